@@ -1,0 +1,35 @@
+# Every target sets up .venv by itself; a second run starts at once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint bench docs clean
+.DEFAULT_GOAL := test
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "cramix needs Python 3.11 or newer"'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(STAMP)  ## fit the built-in sample, print a table, draw the picture
+	$(BIN)/cramix demo --out demo.png
+
+test: $(STAMP)  ## all tests, with the examples in docstrings and pages
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP)  ## style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)  ## ours and the others in one process; writes benchmarks/results.md
+	$(BIN)/python benchmarks/univariate.py
+
+docs: $(STAMP)  ## compute the tables and figures of the pages anew
+	$(BIN)/python docs/precision.py
+
+clean:
+	rm -rf $(VENV) demo.png

@@ -1,0 +1,18 @@
+"""cramix learns Gaussian mixtures by gradient descent, with Cramér distances."""
+
+from cramix.distance.cramer import cramer_distance
+from cramix.distance.lp import lp_distance
+from cramix.loss import CramerLoss, cramer_loss, crps, density_l2_loss
+from cramix.mixture import NormalMixture
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CramerLoss",
+    "NormalMixture",
+    "cramer_distance",
+    "cramer_loss",
+    "crps",
+    "density_l2_loss",
+    "lp_distance",
+]

@@ -1,0 +1,96 @@
+"""Checks at the public door: one place for what a mixture's tensors must satisfy, and for the words when they do not."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def readable(*tensors: Tensor) -> bool:
+    """Whether the values can be looked at now: not while compiling, nor inside a function transform such as `vmap`."""
+    return not torch.compiler.is_compiling() and not any(map(in_transform, tensors))
+
+
+def in_transform(x: Tensor) -> bool:
+    """Whether the tensor stands for another inside a function transform of `torch.func`."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def check_floating(**tensors: Tensor) -> None:
+    """Require floating-point tensors of one dtype on one device."""
+    for name, x in tensors.items():
+        if not isinstance(x, Tensor):
+            raise ValueError(f"{name} must be a tensor; got {type(x).__name__}. Use torch.as_tensor({name}).")
+        if not x.is_floating_point():
+            raise ValueError(f"{name} must be floating point; got {x.dtype}. Use {name}.float() or {name}.double().")
+    for what in ("dtype", "device"):
+        if len({getattr(x, what) for x in tensors.values()}) > 1:
+            listed = ", ".join(f"{name} {getattr(x, what)}" for name, x in tensors.items())
+            raise ValueError(f"{' and '.join(tensors)} must share one {what}; got {listed}. Convert with .to({what}).")
+
+
+def check_broadcast(cure: str, **shapes: torch.Size) -> torch.Size:
+    """Require shapes that broadcast, and return what they broadcast to."""
+    if len(set(shapes.values())) == 1:
+        return next(iter(shapes.values()))
+    try:
+        return torch.broadcast_shapes(*shapes.values())
+    except RuntimeError:
+        listed = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+        raise ValueError(f"{' and '.join(shapes)} must broadcast; got {listed}. {cure}") from None
+
+
+def check_finite(**tensors: Tensor) -> None:
+    """Require values without NaN and infinity."""
+    for name, x in tensors.items():
+        bad = ~x.isfinite()
+        if bad.any():
+            count, first = int(bad.sum()), x[bad][0].item()
+            raise ValueError(f"{name} must be finite; got {first} ({count} of {x.numel()} values). Drop or replace them.")
+
+
+def check_within(name: str, x: Tensor, low: float, high: float) -> None:
+    """Require values in the closed interval; NaN is outside."""
+    bad = ~((x >= low) & (x <= high))
+    if bad.any():
+        raise ValueError(f"{name} must be in [{low:g}, {high:g}]; got {x[bad][0].item():.6g}. Clip it first.")
+
+
+def check_mixture(weights: Tensor, means: Tensor, scales: Tensor) -> None:
+    """Require valid values of a mixture: a few reductions if all is well, the full account if not."""
+    with torch.no_grad():
+        low, high = (x.tolist() for x in torch.stack((weights, means, scales)).flatten(1).aminmax(dim=1))
+        total_low, total_high = (x.item() for x in weights.sum(-1).aminmax())
+        tolerance = weight_tolerance(weights.dtype)
+        # NaN passes none of these comparisons.
+        proper = low[0] >= 0 and total_low >= 1 - tolerance and total_high <= 1 + tolerance
+        if proper and low[2] >= 0 and -math.inf < low[1] and max(high[1:]) < math.inf:
+            return
+        check_weights(weights)
+        check_finite(means=means)
+        check_scales(scales)
+
+
+def check_weights(weights: Tensor) -> None:
+    """Require weights >= 0 that sum to one along the last axis, up to rounding in their dtype."""
+    check_finite(weights=weights)
+    if (weights < 0).any():
+        raise ValueError(f"weights must be >= 0; got min {weights.min().item():.3g}. Use softmax, or from_logits.")
+    total = weights.sum(-1)
+    if ((total - 1).abs() > weight_tolerance(weights.dtype)).any():
+        worst = total.flatten()[(total - 1).abs().argmax()].item()
+        raise ValueError(f"weights must sum to 1 over components; got {worst:.6g}. Divide by weights.sum(-1, keepdim=True).")
+
+
+def check_scales(scales: Tensor) -> None:
+    """Require finite scales >= 0."""
+    check_finite(scales=scales)
+    if (scales < 0).any():
+        raise ValueError(f"scales must be >= 0; got min {scales.min().item():.3g}. Use softplus or exp of a free tensor.")
+
+
+def weight_tolerance(dtype: torch.dtype) -> float:
+    """How far from one the sum of weights may be."""
+    return max(1e-6, 8 * torch.finfo(dtype).eps)

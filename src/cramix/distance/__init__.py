@@ -1,0 +1,1 @@
+"""Distances between distributions, one a file, unreduced: `(*batch)` in, `(*batch)` out."""

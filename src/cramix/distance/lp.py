@@ -1,0 +1,107 @@
+"""The distances `l_p = (integral |F - G|^p dx)^(1/p)` of the paper's section 3.1, by quadrature."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from cramix.distance.cramer import cramer_distance
+from cramix.distance.operands import Operand, operands
+from cramix.mixture import NormalMixture, components
+from cramix.quadrature import gauss_legendre, panel_edges
+
+_PIECES = 4
+_BISECTIONS = 60
+
+
+def lp_distance(p: NormalMixture | Tensor, q: NormalMixture | Tensor, p_order: float = 2.0) -> Tensor:
+    """Return `l_p(p, q)` for any order >= 1, `(*batch)`: order 1 is Wasserstein's W1, order 2 the Cramér distance.
+
+    Gauss-Legendre panels cut at every root of F - G, where the integrand has a kink: computed in float64, to a relative
+    error of 1e-9. Gradients reach weights, means and scales, and samples given as a tensor or by `from_samples`.
+
+    Example:
+        >>> p = NormalMixture(torch.tensor([1.0]), torch.tensor([0.0]), torch.tensor([1.0]))
+        >>> lp_distance(p, p.affine(3.0, 1.0), 1.0)
+        tensor(3.)
+    """
+    if not 1 <= p_order < float("inf"):
+        raise ValueError(f"p_order must be >= 1 and finite; got {p_order}. Use 1 for Wasserstein, 2 for Cramér.")
+    if p_order == 2:
+        return cramer_distance(p, q)
+    p_side, q_side, dtype = operands(p, q)
+    batch = torch.broadcast_shapes(p_side.means.shape[:-1], q_side.means.shape[:-1])
+    integral = _integral([_flat(side, batch) for side in (p_side, q_side)], p_order)
+    # The root's derivative at 0 is taken as 0, as for the Cramér distance.
+    positive = integral > 0
+    root = torch.where(positive, torch.where(positive, integral, 1) ** (1 / p_order), 0)
+    return root.reshape(batch).to(dtype)
+
+
+def _flat(side: Operand, batch: torch.Size) -> Operand:
+    return Operand(*(None if x is None else x.double().expand(*batch, -1).reshape(-1, x.shape[-1]) for x in side))
+
+
+def _integral(sides: list[Operand], order: float) -> Tensor:
+    """Integrate `|F - G|^order`, `(B,)`."""
+    smooth = [(sign, s) for sign, s in zip((1.0, -1.0), sides, strict=True) if s.scales is not None]
+    steps = [(sign, s) for sign, s in zip((1.0, -1.0), sides, strict=True) if s.scales is None]
+    # Edges that are atoms move with them, which is all the gradient an atom's place needs.
+    edges = [s.means for _, s in steps]
+    if smooth:
+        means, scales = (torch.cat([getattr(s, name).detach() for _, s in smooth], -1) for name in ("means", "scales"))
+        edges.append(panel_edges(means, scales))
+    edges = torch.cat(edges, -1).sort(-1).values
+    level = _level(0.5 * (edges[:, 1:] + edges[:, :-1]).detach(), steps)  # (B, panels), constant on each
+    fractions = torch.linspace(0, 1, _PIECES + 1, dtype=edges.dtype, device=edges.device)
+    cuts = edges[:, :-1, None] + edges.diff(dim=-1).unsqueeze(-1) * fractions  # (B, panels, pieces + 1)
+    cuts = torch.cat((cuts, _roots(cuts.detach(), level.detach(), smooth)), -1).sort(-1).values
+    x, weights = gauss_legendre(cuts.flatten(0, 1))
+    shape = (*level.shape, -1)
+    difference = _smooth_part(x.reshape(edges.shape[0], -1), smooth).reshape(shape) + level.unsqueeze(-1)
+    return (weights.reshape(shape) * difference.abs().pow(order)).sum((-1, -2))
+
+
+def _smooth_part(x: Tensor, smooth: list[tuple[float, Operand]]) -> Tensor:
+    """The part of F - G from components with scales, `(B, n)`."""
+    total = torch.zeros_like(x)
+    for sign, s in smooth:
+        weights = s.weights / s.weights.sum(-1, keepdim=True)
+        each = components.cdf(x.unsqueeze(-1), s.means.unsqueeze(1), s.scales.unsqueeze(1))
+        total = total + sign * (each @ weights.unsqueeze(-1)).squeeze(-1)
+    return total
+
+
+def _level(x: Tensor, steps: list[tuple[float, Operand]]) -> Tensor:
+    """The part of F - G from samples, `(B, n)`."""
+    total = torch.zeros_like(x)
+    for sign, s in steps:
+        points, order = s.means.detach().sort(-1)
+        weights = (s.weights / s.weights.sum(-1, keepdim=True)).gather(-1, order)
+        total = total + sign * pad(weights.cumsum(-1), (1, 0)).gather(-1, torch.searchsorted(points, x, right=True))
+    return total
+
+
+@torch.no_grad()
+def _roots(cuts: Tensor, level: Tensor, smooth: list[tuple[float, Operand]]) -> Tensor:
+    """Return where F - G changes sign between cuts, `(B, panels, pieces)`; the left cut where it does not."""
+    low, high = cuts[..., :-1].clone(), cuts[..., 1:].clone()
+    if not smooth:
+        return low
+    level = level.unsqueeze(-1)
+
+    def difference(x: Tensor) -> Tensor:
+        return _smooth_part(x.flatten(1), smooth).reshape(x.shape) + level
+
+    at_cuts = difference(cuts)
+    rising = at_cuts[..., 1:] > 0
+    crosses = at_cuts[..., :-1] * at_cuts[..., 1:] < 0
+    if not crosses.any():
+        return low
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        beyond = (difference(middle) > 0) == rising
+        high = torch.where(beyond, middle, high)
+        low = torch.where(beyond, low, middle)
+    return torch.where(crosses, low, cuts[..., :-1])

@@ -1,0 +1,49 @@
+"""What a distance is taken between: mixtures or samples, checked at the door and brought to one form."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cramix.checks import check_broadcast, check_floating, in_transform
+from cramix.mixture import NormalMixture
+
+
+class Operand(NamedTuple):
+    """Weights, means and scales `(*batch, k)` in float32 or float64; no scales for samples, which are all atoms."""
+
+    weights: Tensor
+    means: Tensor
+    scales: Tensor | None
+
+    @property
+    def needs_grad(self) -> bool:
+        """Whether gradients may be asked for; inside a function transform that cannot be known, so yes."""
+        tensors = [x for x in self if x is not None]
+        if not torch.compiler.is_compiling() and any(map(in_transform, tensors)):
+            return True
+        return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def operands(p: NormalMixture | Tensor, q: NormalMixture | Tensor) -> tuple[Operand, Operand, torch.dtype]:
+    """Return both sides of a distance and the dtype of its result: float32 at least, since losses leave half's range."""
+    p, q = _mixture("p", p), _mixture("q", q)
+    check_floating(p=p.means, q=q.means)
+    check_broadcast("Batch shapes are all axes but the last.", p=p.batch_shape, q=q.batch_shape)
+    dtype = torch.promote_types(p.means.dtype, torch.float32)
+    return _operand(p, dtype), _operand(q, dtype), dtype
+
+
+def _mixture(name: str, side: NormalMixture | Tensor) -> NormalMixture:
+    if isinstance(side, NormalMixture):
+        return side
+    if isinstance(side, Tensor):
+        return NormalMixture.from_samples(side)
+    raise ValueError(f"{name} must be a NormalMixture or a tensor of samples; got {type(side).__name__}.")
+
+
+def _operand(side: NormalMixture, dtype: torch.dtype) -> Operand:
+    scales = None if side.only_atoms else side.scales.to(dtype)
+    return Operand(side.weights.to(dtype), side.means.to(dtype), scales)

@@ -1,0 +1,141 @@
+"""The value of a small Cramér distance, which the closed form loses to cancellation.
+
+The closed form subtracts terms of the size of the mixtures' own scale, so its relative error is the rounding error over
+`value / scale`. Where that ratio falls below a threshold the value is computed again by something better:
+
+- float32: the same closed form in float64;
+- float64: Gauss-Legendre quadrature of `(F - G)^2` (docs/math.md, eq. 12), a sum of squares, which cancels only to first
+  order and cannot be negative.
+
+Between one and two thresholds the two are blended, so that there is no jump. Gradients do not cancel to second order
+and always come from the closed form. Sides are component-major, as in `pairs`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from cramix.distance.pairs import all_pair_sums
+from cramix.quadrature import ORDER, gauss_legendre, panel_edges
+
+# value / scale below which the closed form is no longer trusted: its relative error there is about 1e-4 and 1e-11.
+THRESHOLD = {torch.float32: 2e-3, torch.float64: 1e-5}
+# Numbers in the largest temporary array of the quadrature.
+BLOCK = 1 << 20
+
+
+def resolve(value: Tensor, scale: Tensor, p: Tensor, q: Tensor, within_q: Tensor | None) -> Tensor:
+    """Return the Cramér loss, `(B,)`, with its small elements computed anew.
+
+    Args:
+        value: closed form, `(B,)`.
+        scale: half of `E|X - X'| + E|Y - Y'|`, `(B,)`.
+        p: one side, with normalised weights.
+        q: the other side.
+        within_q: half of `E|Y - Y'|` in float64, `(B,)` or `(1,)`, if q is atoms.
+    """
+    if torch.compiler.is_compiling():
+        return _resolve_op(value, scale, p, q, within_q)
+    limit = THRESHOLD[value.dtype] * scale
+    small = value < 2 * limit
+    if not small.any():
+        return value
+    index = small.nonzero().squeeze(-1)
+    p, q = _select(p, index), _select(q, index)
+    if value.dtype == torch.float64:
+        better = sum_of_squares(p, q)
+    else:
+        better, _ = closed_form(_normalized(p.double()), _normalized(q.double()), _select(within_q, index))
+    closed = value[index]
+    trust = (closed / limit[index] - 1).clamp_(0, 1)
+    return value.index_copy(0, index, torch.lerp(better.to(value.dtype), closed, trust))
+
+
+def closed_form(p: Tensor, q: Tensor, within_q: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the Cramér loss (docs/math.md, eq. 4) and the scale to measure it with, `(B,)` each."""
+    cross, within_p, *rest = all_pair_sums([(p, q), (p, p)] if len(q) == 2 else [(p, q), (p, p), (q, q)])
+    if rest:
+        within_q = 0.5 * (rest[0][0] * q[0]).sum(0)
+    scale = 0.5 * (within_p[0] * p[0]).sum(0) + within_q
+    return (cross[0] * p[0]).sum(0) - scale, scale
+
+
+def sum_of_squares(p: Tensor, q: Tensor) -> Tensor:
+    """Integrate `(F - G)^2` for float64 sides by Gauss-Legendre panels, `(B,)`."""
+    batch = max(p.shape[2], q.shape[2])
+    p, q = (side.mT.expand(-1, batch, -1) for side in (p, q))  # (3 or 2, B, k)
+    # Nodes far from 0 would be rounded to the spacing of large numbers, not to that of the mixture's scale.
+    centre = (p[0] * p[1]).sum(-1, keepdim=True)
+    p, q = (torch.stack((side[0], side[1] - centre, *side[2:])) for side in (p, q))
+    if len(q) == 3:
+        edges = panel_edges(torch.cat((p[1], q[1]), -1), torch.cat((p[2], q[2]), -1))
+        cdfs = _SmoothCDF(p), _SmoothCDF(q)
+    else:
+        edges = torch.cat((panel_edges(p[1], p[2]), q[1]), -1).sort(-1).values
+        cdfs = _SmoothCDF(p), _StepCDF(q)
+    total = p.new_zeros(batch)
+    step = max(1, BLOCK // (ORDER * (p.shape[2] + q.shape[2] * (len(q) == 3)) * batch))
+    for start in range(0, edges.shape[1] - 1, step):
+        x, weights = gauss_legendre(edges[:, start : start + step + 1])
+        total += (weights * (cdfs[0](x) - cdfs[1](x)).square()).sum(-1)
+    return total
+
+
+class _SmoothCDF:
+    """`F(x) - 1/2` of a mixture `(3, B, k)` at points `(B, n)` that are not atoms."""
+
+    def __init__(self, side: Tensor) -> None:
+        self.means = side[1].unsqueeze(1)
+        self.spread = (side[2] * 2**0.5).clamp_min_(torch.finfo(side.dtype).tiny).unsqueeze(1)
+        self.half_weights = _half_weights(side[0])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        erf = ((x.unsqueeze(-1) - self.means) / self.spread).erf_()
+        return (erf @ self.half_weights).sum(-1)
+
+
+class _StepCDF:
+    """`F(x) - 1/2` of atoms `(2, B, k)` at points `(B, n)` between them."""
+
+    def __init__(self, side: Tensor) -> None:
+        self.atoms, order = side[1].sort(-1)
+        coarse, rest = (pad(x.gather(-1, order).cumsum(-1), (1, 0)) for x in _half_weights(side[0]).unbind(-1))
+        self.level = 2 * ((coarse - 0.25) + rest)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.level.gather(-1, torch.searchsorted(self.atoms, x))
+
+
+def _half_weights(weights: Tensor) -> Tensor:
+    """Return half the normalised weights as a part of few bits and a small rest, `(B, k, 2)`.
+
+    Sums of the first part are exact wherever every component is wholly below or above x. With plain weights, rounding
+    would pass for a difference of F and G over the whole of a gap between components.
+    """
+    half = 0.5 * weights / weights.sum(-1, keepdim=True)
+    coarse = torch.round(half * 2.0**26) * 2.0**-26
+    rest = half - coarse
+    excess = (coarse.sum(-1, keepdim=True) - 0.5) + rest.sum(-1, keepdim=True)
+    return torch.stack((coarse, rest - 2 * excess * half), -1)
+
+
+def _normalized(side: Tensor) -> Tensor:
+    return torch.cat((side[:1] / side[:1].sum(1, keepdim=True), side[1:]))
+
+
+def _select(x: Tensor | None, index: Tensor) -> Tensor | None:
+    """Keep batch elements; what the whole batch shares stays."""
+    return x if x is None or x.shape[-1] == 1 else x[..., index]
+
+
+@torch.library.custom_op("cramix::resolve", mutates_args=())
+def _resolve_op(value: Tensor, scale: Tensor, p: Tensor, q: Tensor, within_q: Tensor | None) -> Tensor:
+    """Hide from the compiler that what is computed depends on the data."""
+    return resolve(value, scale, p, q, within_q).clone()
+
+
+@_resolve_op.register_fake
+def _(value: Tensor, scale: Tensor, p: Tensor, q: Tensor, within_q: Tensor | None) -> Tensor:
+    return torch.empty_like(value)

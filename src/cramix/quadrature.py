@@ -1,0 +1,70 @@
+"""Gauss-Legendre panels that resolve every component of a mixture, whatever the spread of its scales.
+
+A component is smooth on the length of its own scale and constant to rounding beyond `REACH` of them. So the line is
+cut into panels of a fixed number of scales of the narrowest component at hand; a gap between components, where every
+distribution function is constant, is one panel, and atoms (scale 0) stand only on the edges of panels.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Beyond this many scales a normal distribution function is 0 or 1 up to a float64's rounding error.
+REACH = 8.5
+# A panel is at most this many scales wide and has this many nodes.
+WIDTH = 2.0
+ORDER = 12
+# Numbers in the largest temporary array.
+BLOCK = 1 << 20
+
+
+def panel_edges(means: Tensor, scales: Tensor) -> Tensor:
+    """Return sorted edges of panels, `(B, e)`, that resolve the components `(B, k)`. Edges may repeat."""
+    low, high = means - REACH * scales, means + REACH * scales
+    ends = torch.cat((low, high), -1).sort(-1).values  # (B, 2k)
+    finest = _finest_scale(0.5 * (ends[:, 1:] + ends[:, :-1]), low, high, scales)  # (B, 2k - 1), inf in a gap
+    gap = finest.isinf()
+    # Measure the line in units of the finest scale at hand, and cut it at equal steps of that measure.
+    measure = torch.nn.functional.pad((ends.diff(dim=-1) / finest).cumsum(-1), (1, 0))  # (B, 2k)
+    count = max(1, int(torch.ceil(measure[:, -1].amax() / WIDTH)))
+    targets = measure[:, -1:] * torch.linspace(0, 1, count + 1, dtype=means.dtype, device=means.device)
+    left = torch.searchsorted(measure, targets, right=True).sub_(1).clamp_(0, gap.shape[1] - 1)
+    beyond = (targets - measure.gather(-1, left)) * finest.masked_fill(gap, 0).gather(-1, left)
+    cuts = ends.gather(-1, left) + beyond
+    beside_gap = torch.nn.functional.pad(gap, (1, 0)) | torch.nn.functional.pad(gap, (0, 1))
+    last = ends[:, -1:]
+    return torch.cat((cuts, _keep(ends, beside_gap, last), _keep(means, scales == 0, last)), -1).sort(-1).values
+
+
+def gauss_legendre(edges: Tensor) -> tuple[Tensor, Tensor]:
+    """Return nodes and weights, `(B, panels * ORDER)`, on the panels between consecutive edges `(B, panels + 1)`."""
+    x, w = _rule(edges.dtype, edges.device)
+    half = 0.5 * edges.diff(dim=-1).unsqueeze(-1)
+    middle = 0.5 * (edges[:, 1:] + edges[:, :-1]).unsqueeze(-1)
+    return (middle + half * x).flatten(1), (half * w).flatten(1)
+
+
+def _finest_scale(x: Tensor, low: Tensor, high: Tensor, scales: Tensor) -> Tensor:
+    """Return the smallest scale > 0 of the components that reach `x`, `(B, n)`; infinity where none does."""
+    low, high, scales = low.unsqueeze(1), high.unsqueeze(1), scales.unsqueeze(1)
+    parts = []
+    for part in x.split(max(1, BLOCK // low.numel()), dim=1):
+        reaches = (low <= part.unsqueeze(-1)) & (part.unsqueeze(-1) <= high) & (scales > 0)
+        parts.append(torch.where(reaches, scales, torch.inf).amin(-1))
+    return torch.cat(parts, 1)
+
+
+def _keep(values: Tensor, mask: Tensor, fill: Tensor) -> Tensor:
+    """Return the masked values of each row, as few columns as hold them, the rest filled."""
+    count = int(mask.sum(-1).amax())
+    return torch.minimum(torch.where(mask, values, torch.inf).sort(-1).values[:, :count], fill)
+
+
+@lru_cache(maxsize=8)
+def _rule(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    x, w = np.polynomial.legendre.leggauss(ORDER)
+    return torch.as_tensor(x, dtype=dtype, device=device), torch.as_tensor(w, dtype=dtype, device=device)
