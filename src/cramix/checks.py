@@ -48,7 +48,9 @@ def check_finite(**tensors: Tensor) -> None:
         bad = ~x.isfinite()
         if bad.any():
             count, first = int(bad.sum()), x[bad][0].item()
-            raise ValueError(f"{name} must be finite; got {first} ({count} of {x.numel()} values). Drop or replace them.")
+            raise ValueError(
+                f"{name} must be finite; got {first} ({count} of {x.numel()} values). Drop or replace them."
+            )
 
 
 def check_within(name: str, x: Tensor, low: float, high: float) -> None:
@@ -60,6 +62,8 @@ def check_within(name: str, x: Tensor, low: float, high: float) -> None:
 
 def check_mixture(weights: Tensor, means: Tensor, scales: Tensor) -> None:
     """Require valid values of a mixture: a few reductions if all is well, the full account if not."""
+    if weights.numel() == 0:
+        return
     with torch.no_grad():
         low, high = (x.tolist() for x in torch.stack((weights, means, scales)).flatten(1).aminmax(dim=1))
         total_low, total_high = (x.item() for x in weights.sum(-1).aminmax())
@@ -81,14 +85,18 @@ def check_weights(weights: Tensor) -> None:
     total = weights.sum(-1)
     if ((total - 1).abs() > weight_tolerance(weights.dtype)).any():
         worst = total.flatten()[(total - 1).abs().argmax()].item()
-        raise ValueError(f"weights must sum to 1 over components; got {worst:.6g}. Divide by weights.sum(-1, keepdim=True).")
+        raise ValueError(
+            f"weights must sum to 1 over components; got {worst:.6g}. Divide by weights.sum(-1, keepdim=True)."
+        )
 
 
 def check_scales(scales: Tensor) -> None:
     """Require finite scales >= 0."""
     check_finite(scales=scales)
     if (scales < 0).any():
-        raise ValueError(f"scales must be >= 0; got min {scales.min().item():.3g}. Use softplus or exp of a free tensor.")
+        raise ValueError(
+            f"scales must be >= 0; got min {scales.min().item():.3g}. Use softplus or exp of a free tensor."
+        )
 
 
 def weight_tolerance(dtype: torch.dtype) -> float:

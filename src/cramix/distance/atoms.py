@@ -8,16 +8,21 @@ from torch.nn.functional import pad
 
 
 def half_mean_difference(points: Tensor, weights: Tensor) -> Tensor:
-    """Return half of `E|Y - Y'|`, `(*batch,)` in float64, for points `(*batch, N)` with weights that sum to one."""
-    return _energy(points.double(), weights.double(), 1.0)
+    """Return half of `E|Y - Y'|`, `(*batch)` in float64, for points and weights `(*batch, N)`."""
+    return _energy(points.double(), _normalized(weights), 1.0)
 
 
 def squared_distance(x: Tensor, x_weights: Tensor, y: Tensor, y_weights: Tensor) -> Tensor:
-    """Return the Cramér loss of two weighted point sets, `(*batch,)` in float64; weights of each sum to one."""
+    """Return the Cramér loss of two weighted point sets, `(*batch)` in float64."""
     batch = torch.broadcast_shapes(x.shape[:-1], y.shape[:-1])
     points = torch.cat([z.double().expand(*batch, -1) for z in (x, y)], -1)
-    weights = torch.cat([z.double().expand(*batch, -1) for z in (x_weights, -y_weights)], -1)
+    weights = torch.cat([z.double().expand(*batch, -1) for z in (_normalized(x_weights), -_normalized(y_weights))], -1)
     return -_energy(points, weights, 0.0)
+
+
+def _normalized(weights: Tensor) -> Tensor:
+    weights = weights.double()
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def _energy(points: Tensor, weights: Tensor, total: float) -> Tensor:

@@ -66,9 +66,8 @@ def sum_of_squares(p: Tensor, q: Tensor) -> Tensor:
     """Integrate `(F - G)^2` for float64 sides by Gauss-Legendre panels, `(B,)`."""
     batch = max(p.shape[2], q.shape[2])
     p, q = (side.mT.expand(-1, batch, -1) for side in (p, q))  # (3 or 2, B, k)
-    # Nodes far from 0 would be rounded to the spacing of large numbers, not to that of the mixture's scale.
-    centre = (p[0] * p[1]).sum(-1, keepdim=True)
-    p, q = (torch.stack((side[0], side[1] - centre, *side[2:])) for side in (p, q))
+    offset = _common_offset(torch.cat((p[1], q[1]), -1))
+    p, q = (torch.stack((side[0], side[1] - offset, *side[2:])) for side in (p, q))
     if len(q) == 3:
         edges = panel_edges(torch.cat((p[1], q[1]), -1), torch.cat((p[2], q[2]), -1))
         cdfs = _SmoothCDF(p), _SmoothCDF(q)
@@ -79,12 +78,23 @@ def sum_of_squares(p: Tensor, q: Tensor) -> Tensor:
     step = max(1, BLOCK // (ORDER * (p.shape[2] + q.shape[2] * (len(q) == 3)) * batch))
     for start in range(0, edges.shape[1] - 1, step):
         x, weights = gauss_legendre(edges[:, start : start + step + 1])
-        total += (weights * (cdfs[0](x) - cdfs[1](x)).square()).sum(-1)
+        total += (weights * (cdfs[0](x) - cdfs[1](x)).sum(-1).square()).sum(-1)
     return total
 
 
+def _common_offset(means: Tensor) -> Tensor:
+    """Return what can be subtracted from all means `(B, k)` without rounding, `(B, 1)`.
+
+    Nodes far from 0 are rounded to the spacing of large numbers, which may be coarse for the mixture's scale. Means within
+    a factor of two of each other have an exact difference; otherwise the offset is no larger than the spread, and 0 will do.
+    """
+    low, high = means.amin(-1, keepdim=True), means.amax(-1, keepdim=True)
+    right = torch.where((low > 0) & (high <= 2 * low), low, 0)
+    return torch.where((high < 0) & (low >= 2 * high), high, right)
+
+
 class _SmoothCDF:
-    """`F(x) - 1/2` of a mixture `(3, B, k)` at points `(B, n)` that are not atoms."""
+    """`F(x) - 1/2` of a mixture `(3, B, k)` at points `(B, n)` that are not atoms, as a coarse part and a rest."""
 
     def __init__(self, side: Tensor) -> None:
         self.means = side[1].unsqueeze(1)
@@ -93,26 +103,27 @@ class _SmoothCDF:
 
     def __call__(self, x: Tensor) -> Tensor:
         erf = ((x.unsqueeze(-1) - self.means) / self.spread).erf_()
-        return (erf @ self.half_weights).sum(-1)
+        return erf @ self.half_weights  # (B, n, 2)
 
 
 class _StepCDF:
-    """`F(x) - 1/2` of atoms `(2, B, k)` at points `(B, n)` between them."""
+    """`F(x) - 1/2` of atoms `(2, B, k)` at points `(B, n)` between them, as a coarse part and a rest."""
 
     def __init__(self, side: Tensor) -> None:
         self.atoms, order = side[1].sort(-1)
-        coarse, rest = (pad(x.gather(-1, order).cumsum(-1), (1, 0)) for x in _half_weights(side[0]).unbind(-1))
-        self.level = 2 * ((coarse - 0.25) + rest)
+        mass = [pad(x.gather(-1, order).cumsum(-1), (1, 0)) for x in _half_weights(side[0]).unbind(-1)]
+        self.level = 2 * torch.stack((mass[0] - 0.25, mass[1]), -1)  # (B, k + 1, 2)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.level.gather(-1, torch.searchsorted(self.atoms, x))
+        index = torch.searchsorted(self.atoms, x).unsqueeze(-1)
+        return self.level.gather(1, index.expand(-1, -1, 2))
 
 
 def _half_weights(weights: Tensor) -> Tensor:
     """Return half the normalised weights as a part of few bits and a small rest, `(B, k, 2)`.
 
-    Sums of the first part are exact wherever every component is wholly below or above x. With plain weights, rounding
-    would pass for a difference of F and G over the whole of a gap between components.
+    Sums of the first part are exact wherever every component is wholly below or above x, and so is the difference of two.
+    With plain weights, rounding would pass for a difference of F and G over the whole of a gap between components.
     """
     half = 0.5 * weights / weights.sum(-1, keepdim=True)
     coarse = torch.round(half * 2.0**26) * 2.0**-26

@@ -55,7 +55,9 @@ class NormalMixture(Distribution):
             shape = check_broadcast(cure, weights=weights.shape, means=means.shape, scales=scales.shape)
             weights, means, scales = weights.expand(shape), means.expand(shape), scales.expand(shape)
         if not shape or shape[-1] == 0:
-            raise ValueError(f"weights must have a component axis of length >= 1; got shape {tuple(shape)}. Use (*batch, k).")
+            raise ValueError(
+                f"weights must have a component axis of length >= 1; got shape {tuple(shape)}. Use (*batch, k)."
+            )
         self.weights, self.means, self.scales = weights, means, scales
         # Checked here rather than by torch's constraints, which take longer than the Cramér distance itself.
         super().__init__(shape[:-1], torch.Size(), validate_args=False)
@@ -65,7 +67,9 @@ class NormalMixture(Distribution):
             check_mixture(weights, means, scales)
 
     @classmethod
-    def from_logits(cls, logits: Tensor, means: Tensor, scales: Tensor, validate_args: bool | None = None) -> NormalMixture:
+    def from_logits(
+        cls, logits: Tensor, means: Tensor, scales: Tensor, validate_args: bool | None = None
+    ) -> NormalMixture:
         """Build from unnormalised log weights `(*batch, k)`."""
         check_floating(logits=logits, means=means, scales=scales)
         return cls(logits.softmax(-1), means, scales, validate_args)
@@ -103,7 +107,9 @@ class NormalMixture(Distribution):
         """Build from torch's `MixtureSameFamily(Categorical, Normal)`."""
         normal = mixture.component_distribution
         if not isinstance(normal, Normal):
-            raise ValueError(f"mixture must have Normal components; got {type(normal).__name__}. Convert its components.")
+            raise ValueError(
+                f"mixture must have Normal components; got {type(normal).__name__}. Convert its components."
+            )
         return cls(mixture.mixture_distribution.probs, normal.loc, normal.scale)
 
     @classmethod
@@ -156,12 +162,18 @@ class NormalMixture(Distribution):
             tensor(1.)
         """
         loc, scale = (torch.as_tensor(t, dtype=self.means.dtype, device=self.means.device) for t in (loc, scale))
-        batch = check_broadcast("loc and scale are numbers or (*batch).", loc=loc.shape, scale=scale.shape, mixture=self.batch_shape)
+        batch = check_broadcast(
+            "loc and scale are numbers or (*batch).", loc=loc.shape, scale=scale.shape, mixture=self.batch_shape
+        )
         if self._validate_args and readable(loc, scale):
             check_finite(loc=loc, scale=scale)
         loc, scale = loc.unsqueeze(-1), scale.unsqueeze(-1)
         shape = (*batch, self.n_components)
-        return self._like(self.weights.expand(shape), (loc + scale * self.means).expand(shape), (scale.abs() * self.scales).expand(shape))
+        return self._like(
+            self.weights.expand(shape),
+            (loc + scale * self.means).expand(shape),
+            (scale.abs() * self.scales).expand(shape),
+        )
 
     def sort(self) -> NormalMixture:
         """Return the mixture with its components in the order of their means."""
@@ -175,10 +187,14 @@ class NormalMixture(Distribution):
         """
         keep = self.weights > threshold
         if not bool(keep.any(-1).all()):
-            raise ValueError(f"threshold must leave a component; got {threshold:g}, max weight {self.weights.amax(-1).min().item():.3g}.")
+            raise ValueError(
+                f"threshold must leave a component; got {threshold:g}, max weight {self.weights.amax(-1).min().item():.3g}."
+            )
         left = torch.where(keep, self.weights, 0)
         columns = keep.reshape(-1, self.n_components).any(0)
-        return self._like((left / left.sum(-1, keepdim=True))[..., columns], self.means[..., columns], self.scales[..., columns])
+        return self._like(
+            (left / left.sum(-1, keepdim=True))[..., columns], self.means[..., columns], self.scales[..., columns]
+        )
 
     @property
     def n_components(self) -> int:
@@ -234,7 +250,7 @@ class NormalMixture(Distribution):
 
         Example:
             >>> NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1)).prob(torch.tensor(9.0), torch.tensor(10.0))
-            tensor(1.1286e-19)
+            tensor(1.1285e-19)
         """
         low, high = self._points(low), self._points(high)
         left = components.cdf(high, self.means, self.scales) - components.cdf(low, self.means, self.scales)
@@ -277,7 +293,9 @@ class NormalMixture(Distribution):
         self.refuse_atoms("entropy")
         shape = (-1, self.n_components)
         with torch.no_grad():
-            edges = panel_edges(self.means.detach().double().reshape(shape), self.scales.detach().double().reshape(shape))
+            edges = panel_edges(
+                self.means.detach().double().reshape(shape), self.scales.detach().double().reshape(shape)
+            )
             x, weights = gauss_legendre(edges)  # (B, nodes)
         nodes = x.T.reshape(-1, *self.batch_shape).to(self.means.dtype)
         log_density = self.log_prob(nodes)
@@ -310,7 +328,9 @@ class NormalMixture(Distribution):
     def refuse_atoms(self, what: str) -> None:
         """Raise a ValueError if there are atoms, for which `what` is not defined."""
         if self._only_atoms or (self._validate_args and readable(self.scales) and (self.scales == 0).any()):
-            raise ValueError(f"scales must be > 0 for {what}; got 0, an atom, which has no density. Use cdf, or a small scale.")
+            raise ValueError(
+                f"scales must be > 0 for {what}; got 0, an atom, which has no density. Use cdf, or a small scale."
+            )
 
     def _like(self, weights: Tensor, means: Tensor, scales: Tensor) -> NormalMixture:
         """A mixture made of this one's, so of valid parts."""

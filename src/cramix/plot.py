@@ -1,0 +1,62 @@
+"""Pictures of mixtures, with matplotlib (`pip install cramix[plot]`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from cramix.mixture import NormalMixture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by everybody.
+_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00")
+
+
+def densities_and_cdfs(
+    mixtures: Mapping[str, NormalMixture], x: Tensor | None = None, truth: NormalMixture | None = None
+) -> Figure:
+    """Draw unbatched mixtures beside each other: densities left (atoms have none), distribution functions right.
+
+    Args:
+        mixtures: curves by their labels.
+        x: points `(n,)` to show as a histogram and as a step function.
+        truth: a mixture to show in the background.
+    """
+    figure_class = _matplotlib_figure()
+    figure = figure_class(figsize=(11, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    everything = [*mixtures.values(), *([truth] if truth is not None else [])]
+    low = min(float((m.means - 4 * m.scales).min()) for m in everything)
+    high = max(float((m.means + 4 * m.scales).max()) for m in everything)
+    if x is not None:
+        low, high = max(low, float(x.min()) - 0.5 * float(x.std())), min(high, float(x.max()) + 0.5 * float(x.std()))
+        left.hist(x.numpy(), bins=120, density=True, color="0.85", label=f"sample of {len(x)}")
+        right.plot(x.sort().values.numpy(), torch.linspace(0, 1, len(x)).numpy(), color="0.75", lw=4, label="sample")
+    grid = torch.linspace(low, high, 1500, dtype=everything[0].means.dtype)
+    curves = [(name, m, {"color": c, "lw": 1.6}) for (name, m), c in zip(mixtures.items(), _COLOURS * 9, strict=False)]
+    if truth is not None:
+        curves.insert(0, ("truth", truth, {"color": "black", "lw": 1.2, "ls": (0, (4, 2))}))
+    for name, mixture, style in curves:
+        with torch.no_grad():
+            if bool((mixture.scales > 0).all()):
+                left.plot(grid.numpy(), mixture.log_prob(grid).exp().numpy(), label=name, **style)
+            right.plot(grid.numpy(), mixture.cdf(grid).numpy(), label=name, **style)
+    left.set(title="density", xlim=(low, high), xlabel="x")
+    right.set(title="distribution function", xlim=(low, high), ylim=(-0.02, 1.02), xlabel="x")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=9, loc="upper left")
+    return figure
+
+
+def _matplotlib_figure() -> type[Figure]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("cramix.plot needs matplotlib. Install it with: pip install 'cramix[plot]'") from error
+    return Figure
