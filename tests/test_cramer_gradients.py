@@ -83,8 +83,10 @@ def test_equal_points_feel_no_force_from_each_other() -> None:
 def test_gradient_near_equality_keeps_its_digits(name: str) -> None:
     """The value there comes from quadrature, the gradient from the closed form: compare with central differences."""
     w, m, s = oracle.random_parameters(3, seed=5)
-    q = NormalMixture(w, m + 1e-5, s) if name == "mixtures" else NormalMixture(w, m, s).icdf(
-        (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
+    q = (
+        NormalMixture(w, m + 1e-5, s)
+        if name == "mixtures"
+        else NormalMixture(w, m, s).icdf((torch.arange(2000, dtype=torch.float64) + 0.5) / 2000)
     )
     m.requires_grad_()
     (grad,) = torch.autograd.grad(cramer_loss(NormalMixture(w, m, s), q), m)
@@ -122,7 +124,9 @@ def test_atoms_have_finite_gradients(dtype: torch.dtype) -> None:
     w = torch.tensor([0.5, 0.25, 0.25], dtype=dtype, requires_grad=True)
     m = torch.tensor([0.0, 0.0, 1.0], dtype=dtype, requires_grad=True)
     s = torch.tensor([0.0, 0.0, 1.0], dtype=dtype, requires_grad=True)
-    q = NormalMixture(torch.tensor([1.0], dtype=dtype), torch.tensor([0.0], dtype=dtype), torch.tensor([0.0], dtype=dtype))
+    q = NormalMixture(
+        torch.tensor([1.0], dtype=dtype), torch.tensor([0.0], dtype=dtype), torch.tensor([0.0], dtype=dtype)
+    )
     grads = torch.autograd.grad(cramer_loss(NormalMixture(w, m, s), q), (w, m, s))
     assert all(g.isfinite().all() for g in grads)
     assert grads[2][:2].tolist() == [0, 0]
@@ -231,7 +235,9 @@ def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
     leaf = [t.clone().requires_grad_() for t in a]
     value = cramer_loss(NormalMixture(*leaf), NormalMixture(*b))
     wide = [t.float().requires_grad_() for t in a]
-    expected = cramer_loss(NormalMixture(*wide, validate_args=False), NormalMixture(*(t.float() for t in b), validate_args=False))
+    expected = cramer_loss(
+        NormalMixture(*wide, validate_args=False), NormalMixture(*(t.float() for t in b), validate_args=False)
+    )
     assert value.dtype == torch.float32
     torch.testing.assert_close(value, expected)
     for x, y in zip(torch.autograd.grad(value, leaf), torch.autograd.grad(expected, wide), strict=True):

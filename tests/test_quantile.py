@@ -93,7 +93,9 @@ def test_cdf_of_quantile_is_the_level(case):
     x = p.icdf(u)
     slope = p.log_prob(x).exp()
     # A quantile is rounded, by far the most at the large offset; 37 scales out F changes by 37^2 roundings.
-    torch.testing.assert_close(p.cdf(x) / u, torch.ones_like(u), rtol=0, atol=float((3e-16 * x.abs() * slope / u).max() + 1e-12))
+    torch.testing.assert_close(
+        p.cdf(x) / u, torch.ones_like(u), rtol=0, atol=float((3e-16 * x.abs() * slope / u).max() + 1e-12)
+    )
 
 
 @given(data=st.data())
@@ -192,9 +194,7 @@ def test_levels_broadcast_against_the_batch(shape):
     p = mixture(CASES["three"]).affine(tensor([0.0, 10.0, 20.0]), 2.0)
     u = torch.full(shape, 0.3, dtype=torch.float64)
     expected = mixture(CASES["three"]).icdf(tensor(0.3)) * 2 + tensor([0.0, 10.0, 20.0])
-    torch.testing.assert_close(
-        p.icdf(u), expected.expand(torch.broadcast_shapes(shape, (3,))), rtol=1e-14, atol=1e-14
-    )
+    torch.testing.assert_close(p.icdf(u), expected.expand(torch.broadcast_shapes(shape, (3,))), rtol=1e-14, atol=1e-14)
 
 
 # Gradients

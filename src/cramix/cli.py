@@ -35,7 +35,7 @@ def _app():
         if not out.parent.is_dir():
             raise typer.BadParameter(f"{out.parent} is not a folder. Make it first.", param_hint="--out")
         console = Console()
-        with console.status("Fitting five components to 2000 points by gradient descent on the Cramér loss"):
+        with console.status("Fitting seven components to 5000 points by gradient descent on the Cramér loss"):
             x, truth, fits = job.run()
         table = Table("method", "loss C2² to the sample", "C2 to the truth", "evaluations", "seconds")
         for row in job.rows(x, truth, fits):

@@ -8,16 +8,15 @@ from torch import Tensor
 from cramix.mixture import NormalMixture
 
 
-def comb() -> NormalMixture:
-    """Return a density of five modes whose widths and weights halve from left to right.
+def truth() -> NormalMixture:
+    """Return a density of five modes that become narrower and lighter from left to right."""
+    return NormalMixture(
+        weights=torch.tensor([0.30, 0.25, 0.20, 0.15, 0.10], dtype=torch.float64),
+        means=torch.tensor([-2.5, -0.4, 1.2, 2.4, 3.2], dtype=torch.float64),
+        scales=torch.tensor([0.50, 0.40, 0.30, 0.20, 0.12], dtype=torch.float64),
+    )
 
-    After the asymmetric examples of Marron and Wand (1992); a fit has to find both the broad and the narrow modes.
-    """
-    halves = 0.5 ** torch.arange(5, dtype=torch.float64)
-    means = torch.tensor([-2.0, 0.2, 1.5, 2.3, 2.75], dtype=torch.float64)
-    return NormalMixture(halves / halves.sum(), means, 0.55 * halves)
 
-
-def comb_sample(n: int = 2000, seed: int = 0) -> Tensor:
-    """Draw n points of `comb()`, always the same ones for the same seed."""
-    return comb().sample((n,), generator=torch.Generator().manual_seed(seed))
+def sample(n: int = 5000, seed: int = 0) -> Tensor:
+    """Draw n points of `truth()`, `(n,)`, always the same ones for the same seed."""
+    return truth().sample((n,), generator=torch.Generator().manual_seed(seed))

@@ -1,4 +1,4 @@
-"""Expectiles and the conditional value at risk of a mixture, from partial moments (docs/math.md, eq. 20 to 22)."""
+"""Expectiles and the conditional value at risk of a mixture, from partial moments (docs/math.md, eq. 20 and 21)."""
 
 from __future__ import annotations
 

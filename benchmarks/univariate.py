@@ -1,0 +1,242 @@
+"""The univariate core against the paper's formula in eager torch and against scoringrules, in one process.
+
+Contestants of a row take turns, so that a slow spell of the machine hits all of them; ratios are medians over the turns,
+with the smallest and the largest behind. Results go to benchmarks/results.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import scoringrules
+import torch
+import torch.nn.functional as F
+
+import cramix
+from cramix import NormalMixture, cramer_loss, crps
+
+RESULTS = Path(__file__).parent / "results.md"
+TURNS = 9
+
+
+def paper_unit(m1: torch.Tensor, s1: torch.Tensor, m2: torch.Tensor, s2: torch.Tensor) -> torch.Tensor:
+    """The unit of the paper's appendix B: twice GELU less z plus a Gaussian, times the spread."""
+    spread = torch.sqrt(s1**2 + s2**2 + 1e-20)
+    z = (m1 - m2) / spread
+    return spread * (2 * F.gelu(z) - z + 0.797884560802865356 * torch.exp(-(z**2) / 2))
+
+
+def paper_term(p: list[torch.Tensor], q: list[torch.Tensor]) -> torch.Tensor:
+    (w1, m1, s1), (w2, m2, s2) = [t.unsqueeze(-1) for t in p], [t.unsqueeze(-2) for t in q]
+    return (w1 * w2 * paper_unit(m1, s1, m2, s2)).sum((-1, -2))
+
+
+def paper_loss(p: list[torch.Tensor], q: list[torch.Tensor]) -> torch.Tensor:
+    return (paper_term(p, q) - 0.5 * paper_term(p, p) - 0.5 * paper_term(q, q)).mean()
+
+
+def paper_loss_to_samples(p: list[torch.Tensor], y: torch.Tensor) -> torch.Tensor:
+    """Without the term of the samples alone, 10^10 pairs that do not fit; ours computes it by sorting."""
+    samples = [torch.full_like(y, 1 / len(y)), y, torch.zeros_like(y)]
+    return paper_term(p, samples) - 0.5 * paper_term(p, p)
+
+
+def parameters(*shape: int, seed: int) -> list[torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    return [
+        torch.randn(*shape, generator=g).softmax(-1),
+        torch.randn(*shape, generator=g),
+        torch.rand(*shape, generator=g) + 0.1,
+    ]
+
+
+def with_gradients(loss: Callable[[], torch.Tensor], leaves: list[torch.Tensor]) -> Callable[[], None]:
+    return lambda: torch.autograd.grad(loss(), leaves)
+
+
+def take_turns(contestants: dict[str, Callable[[], object]], turns: int = TURNS) -> dict[str, list[float]]:
+    """Seconds a call of each contestant, one number a turn."""
+    repeats = {}
+    for name, run in contestants.items():
+        run(), run()
+        started = time.perf_counter()
+        run()
+        repeats[name] = max(1, min(2000, int(0.15 / (time.perf_counter() - started))))
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(turns):
+        for name, run in contestants.items():
+            started = time.perf_counter()
+            for _ in range(repeats[name]):
+                run()
+            times[name].append((time.perf_counter() - started) / repeats[name])
+    return times
+
+
+def report(times: dict[str, list[float]], baseline: str) -> list[str]:
+    """Rows of a table: contestant, median time, how many times faster than the baseline (smallest to largest)."""
+    rows = []
+    for name, own in times.items():
+        ratios = sorted(b / t for b, t in zip(times[baseline], own, strict=True))
+        speed = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})" if name != baseline else "1"
+        rows.append(f"| {name} | {1e3 * statistics.median(own):.3g} ms | {speed} |")
+    return rows
+
+
+def mixture_rows(batch: int, k: int, compiled: bool, close: bool = False) -> dict[str, list[float]]:
+    p = [t.requires_grad_() for t in parameters(batch, k, seed=1)]
+    q = [p[0].detach(), p[1].detach() + 1e-3, p[2].detach()] if close else parameters(batch, k, seed=2)
+
+    def ours() -> torch.Tensor:
+        return cramer_loss(NormalMixture(*p), NormalMixture(*q))
+
+    def ours_unchecked() -> torch.Tensor:
+        return cramer_loss(NormalMixture(*p, validate_args=False), NormalMixture(*q, validate_args=False))
+
+    contestants = {
+        "paper's formula, eager": with_gradients(lambda: paper_loss(p, q), p),
+        "cramix, eager": with_gradients(ours, p),
+        "cramix, eager, validate_args=False": with_gradients(ours_unchecked, p),
+    }
+    if compiled:
+        one_graph = torch.compile(lambda p, q: cramer_loss(NormalMixture(*p), NormalMixture(*q)), fullgraph=True)
+        contestants["cramix, torch.compile"] = with_gradients(lambda: one_graph(p, q), p)
+    return take_turns(contestants)
+
+
+def sample_rows(close: bool = False) -> dict[str, list[float]]:
+    p, y = sample_problem(close)
+    contestants = {
+        "paper's formula, eager, without the samples' own term": with_gradients(lambda: paper_loss_to_samples(p, y), p),
+        "cramix, eager": with_gradients(lambda: cramer_loss(NormalMixture(*p), y), p),
+    }
+    return take_turns(contestants)
+
+
+def sample_problem(close: bool = False) -> tuple[list[torch.Tensor], torch.Tensor]:
+    p = [t.requires_grad_() for t in parameters(32, seed=3)]
+    source = NormalMixture(*(t.detach() for t in (p if close else parameters(32, seed=4))))
+    return p, source.sample((100_000,), generator=torch.Generator().manual_seed(5))
+
+
+def crps_rows(shared: bool, dtype: torch.dtype) -> dict[str, list[float]]:
+    g = torch.Generator().manual_seed(6)
+    y = torch.randn(1_000_000, generator=g).to(dtype)
+    w, m, s = (t.to(dtype) for t in parameters(*(() if shared else (1_000_000,)), 5, seed=7))
+    w = w / w.sum(-1, keepdim=True)
+    arrays = [np.ascontiguousarray(np.broadcast_to(t.numpy(), (1_000_000, 5))) for t in (m, s, w)]
+    tensors = [torch.from_numpy(a) for a in arrays]
+    ours = crps(NormalMixture(w, m, s), y)
+    theirs = torch.as_tensor(scoringrules.crps_mixnorm(y.numpy(), *arrays, backend="numba"))
+    torch.testing.assert_close(ours, theirs.to(dtype), rtol=1e-4, atol=1e-5)
+    contestants = {
+        "scoringrules, numba": lambda: scoringrules.crps_mixnorm(y.numpy(), *arrays, backend="numba"),
+        "scoringrules, numpy": lambda: scoringrules.crps_mixnorm(y.numpy(), *arrays, backend="numpy"),
+        "scoringrules, torch": lambda: scoringrules.crps_mixnorm(y, *tensors, backend="torch"),
+        "cramix": lambda: crps(NormalMixture(w, m, s), y),
+    }
+    return take_turns(contestants, turns=3)
+
+
+def peak_megabytes(which: str) -> float:
+    """Growth of the peak resident memory by one evaluation with gradients, in a process of its own."""
+    command = [sys.executable, __file__, "--peak", which]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def print_peak(which: str) -> None:
+    p, y = sample_problem()
+    # Threads, code and the autograd engine are warm before the measurement.
+    torch.autograd.grad(paper_loss_to_samples(p, y[:10]) + cramer_loss(NormalMixture(*p), y[:10]), p)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    loss = paper_loss_to_samples(p, y) if which == "paper" else cramer_loss(NormalMixture(*p), y)
+    torch.autograd.grad(loss, p)
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+
+
+def machine() -> str:
+    cpu = platform.processor()
+    if Path("/proc/cpuinfo").exists():
+        names = [x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x]
+        cpu = names[0] if names else cpu
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
+    return f"{cpu}, {torch.get_num_threads()} threads; {versions}, scoringrules {scoringrules.__version__}, cramix {cramix.__version__}"
+
+
+def compiler_works() -> bool:
+    try:
+        torch.compile(lambda x: x.sin() + 1)(torch.ones(3))
+    except Exception as error:
+        print(f"no compiled rows: {type(error).__name__}")
+        return False
+    return True
+
+
+def main() -> None:
+    compiled = compiler_works()
+    lines = ["# Benchmarks", "", f"Machine: {machine()}.", ""]
+    lines += [
+        "`make bench` writes this page. Contestants of a table take turns in one process; times are medians over the turns,",
+        "speeds are ratios to the first row of the table, turn by turn: median (smallest to largest). Loss and gradients in",
+        "float32 unless said otherwise, with the construction and validation of both mixtures included in ours.",
+        "",
+    ]
+
+    def section(title: str, rows: list[str], note: str = "") -> None:
+        block = [
+            f"## {title}",
+            "",
+            *([note, ""] if note else []),
+            "| | time | times as fast |",
+            "|---|---|---|",
+            *rows,
+            "",
+        ]
+        lines.extend(block)
+        print("\n".join(block), flush=True)
+
+    paper = "paper's formula, eager"
+    for batch, k in ((64, 3), (4096, 8)):
+        section(f"Batch {batch} of {k} x {k}", report(mixture_rows(batch, k, compiled), paper))
+        section(
+            f"Batch {batch} of {k} x {k}, nearly equal",
+            report(mixture_rows(batch, k, compiled, close=True), paper),
+            "Means 0.001 apart: here the paper's formula has no right digit in float32, and ours computes values twice.",
+        )
+    first = "paper's formula, eager, without the samples' own term"
+    section("One mixture of 32 against 100,000 samples", report(sample_rows(), first))
+    section("The same, samples of the mixture itself", report(sample_rows(close=True), first))
+    peaks = {which: peak_megabytes(which) for which in ("paper", "cramix")}
+    share = peaks["cramix"] / peaks["paper"]
+    memory = (
+        f"Peak memory: paper's formula {peaks['paper']:.0f} MB, cramix {peaks['cramix']:.0f} MB ({share:.2f} of it)."
+    )
+    lines += [memory, ""]
+    print(memory)
+    for shared in (True, False):
+        for dtype in (torch.float32, torch.float64):
+            title = f"CRPS of 1,000,000 observations, 5 components, {'one mixture' if shared else 'a mixture each'}"
+            section(
+                f"{title}, {str(dtype).split('.')[1]}",
+                report(crps_rows(shared, dtype), "scoringrules, numba"),
+                "Values only.",
+            )
+    RESULTS.write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peak", choices=["paper", "cramix"], help="only print the peak memory of one contestant")
+    arguments = parser.parse_args()
+    if arguments.peak:
+        print_peak(arguments.peak)
+    else:
+        main()

@@ -1,0 +1,453 @@
+"""Bad input: a ValueError that names the argument, the rule and the value, with nothing changed."""
+
+import math
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import Categorical, Laplace, MixtureSameFamily, Normal
+
+import cramix
+from cramix import CramerLoss, NormalMixture, cramer_distance, cramer_loss, crps, density_l2_loss, lp_distance
+
+NAN, INF = math.nan, math.inf
+
+
+def tensor(x, **options):
+    return torch.tensor(x, dtype=torch.float64, **options)
+
+
+def meta(*shape):
+    return torch.empty(shape, dtype=torch.float64, device="meta")
+
+
+def refuses(call, name, got, rule="must"):
+    """Check that the call raises a ValueError "... name ... must ...; got ... value ..."."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011, the text is looked at below
+        call()
+    message = str(caught.value)
+    assert re.search(rf"\b{re.escape(name)}\b", message.split("must")[0]), message
+    assert rule in message.split("got")[0], message
+    assert got in message.split("got", 1)[1], message
+
+
+def test_refuses_notices_a_wrong_name_and_a_wrong_value():
+    def call():
+        raise ValueError("scales must be >= 0; got min -1. Use exp.")
+
+    refuses(call, "scales", "-1")
+    for name, got in (("scale", "-1"), ("weights", "-1"), ("scales", "-2")):
+        with pytest.raises(AssertionError):
+            refuses(call, name, got)
+    with pytest.raises(pytest.fail.Exception):
+        refuses(lambda: None, "scales", "-1")
+
+
+VALID = {"weights": [0.25, 0.75], "means": [0.0, 1.0], "scales": [1.0, 2.0]}
+P = NormalMixture(*(tensor(t) for t in VALID.values()))
+PAIR = P.expand((2,))
+ATOMS = NormalMixture.from_samples(tensor([0.0, 1.0, 3.0]))
+MIXED = NormalMixture.mix([P, ATOMS], tensor([0.5, 0.5]))
+
+
+# Construction
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "got"),
+    [
+        ("weights", [NAN, 0.75], "nan"),
+        ("weights", [INF, 0.75], "inf"),
+        ("weights", [-0.25, 1.25], "-0.25"),
+        ("weights", [0.25, 0.5], "0.75"),
+        ("weights", [0.25, 0.750002], "1"),
+        ("weights", [[0.5, 0.5], [0.5, 0.75]], "1.25"),
+        ("weights", [0.0, 0.0], "0"),
+        ("means", [NAN, 1.0], "nan"),
+        ("means", [0.0, -INF], "-inf"),
+        ("scales", [1.0, NAN], "nan"),
+        ("scales", [1.0, INF], "inf"),
+        ("scales", [1.0, -1e-9], "-1e-09"),
+        ("scales", [[1.0, 1.0], [1.0, -3.0]], "-3"),
+    ],
+)
+def test_constructor_refuses_values(name, values, got):
+    refuses(lambda: NormalMixture(**{n: tensor(values if n == name else v) for n, v in VALID.items()}), name, got)
+
+
+@pytest.mark.parametrize("name", VALID)
+@pytest.mark.parametrize(
+    ("bad", "got"),
+    [
+        (tensor([1.0, 2.0, 3.0]), "(3,)"),
+        (tensor([0.25, 0.75]).float(), "torch.float32"),
+        (torch.tensor([1, 0]), "torch.int64"),
+        (torch.tensor([True, False]), "torch.bool"),
+        (torch.tensor([1j, 0]), "torch.complex64"),
+        ([0.25, 0.75], "list"),
+        (1.0, "float"),
+        (None, "NoneType"),
+        (meta(2), "meta"),
+    ],
+    ids=["shape", "dtype", "integer", "bool", "complex", "list", "number", "None", "device"],
+)
+@pytest.mark.parametrize("build", [NormalMixture, NormalMixture.from_logits], ids=["plain", "from_logits"])
+def test_constructors_refuse_tensors(build, name, bad, got):
+    arguments = [bad if n == name else tensor(v) for n, v in VALID.items()]
+    shown = "logits" if name == "weights" and build == NormalMixture.from_logits else name
+    refuses(lambda: build(*arguments), shown, got)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), ()])
+def test_constructor_refuses_a_missing_component_axis(shape):
+    refuses(lambda: NormalMixture(*torch.ones(3, *shape)), "weights", str(shape))
+
+
+@pytest.mark.parametrize(("logits", "got"), [([NAN, 0.0], "nan"), ([INF, 0.0], "inf"), ([-INF, -INF], "-inf")])
+def test_from_logits_refuses_values_under_the_name_they_came_with(logits, got):
+    refuses(lambda: NormalMixture.from_logits(tensor(logits), tensor([0.0, 1.0]), tensor([1.0, 1.0])), "logits", got)
+
+
+@pytest.mark.parametrize(
+    ("x", "weights", "name", "got"),
+    [
+        (tensor([NAN, 1.0]), None, "x", "nan"),
+        (tensor([0.0, -INF]), None, "x", "-inf"),
+        (tensor([]), None, "x", "(0,)"),
+        (tensor(1.0), None, "x", "()"),
+        (torch.tensor([1, 2]), None, "x", "torch.int64"),
+        ([1.0, 2.0], None, "x", "list"),
+        (tensor([0.0, 1.0]), tensor([NAN, 1.0]), "weights", "nan"),
+        (tensor([0.0, 1.0]), tensor([INF, 1.0]), "weights", "inf"),
+        (tensor([0.0, 1.0]), tensor([-1.0, 2.0]), "weights", "-1"),
+        (tensor([0.0, 1.0]), tensor([0.0, 0.0]), "weights", "0"),
+        (tensor([0.0, 1.0]), tensor([1.0, 1.0, 1.0]), "weights", "(3,)"),
+        (tensor([0.0, 1.0]), torch.tensor([1.0, 1.0]), "weights", "torch.float32"),
+        (tensor([0.0, 1.0]), torch.tensor([1, 1]), "weights", "torch.int64"),
+        (tensor([0.0, 1.0]), [1.0, 1.0], "weights", "list"),
+        (tensor([0.0, 1.0]), meta(2), "weights", "meta"),
+    ],
+)
+def test_from_samples_refuses(x, weights, name, got):
+    refuses(lambda: NormalMixture.from_samples(x, weights), name, got)
+
+
+@pytest.mark.parametrize(
+    ("mixture", "got"),
+    [
+        (MixtureSameFamily(Categorical(torch.ones(2)), Laplace(torch.zeros(2), torch.ones(2))), "Laplace"),
+        (Normal(0.0, 1.0), "Normal"),
+        (P, "NormalMixture"),
+        (None, "NoneType"),
+    ],
+)
+def test_from_torch_refuses(mixture, got):
+    refuses(lambda: NormalMixture.from_torch(mixture), "mixture", got)
+
+
+@pytest.mark.parametrize(
+    ("normals", "got"),
+    [
+        ([], "empty"),
+        ([Normal(0.0, 1.0), Laplace(0.0, 1.0)], "Laplace"),
+        ([Normal(torch.zeros(2), 1.0), Normal(torch.zeros(3), 1.0)], "(3,)"),
+        ([Normal(tensor(0.0), tensor(1.0)), Normal(0.0, 1.0)], "torch.float32"),
+    ],
+    ids=["empty", "Laplace", "shapes", "dtypes"],
+)
+def test_from_normals_refuses(normals, got):
+    refuses(lambda: NormalMixture.from_normals(normals), "normals", got)
+
+
+@pytest.mark.parametrize(
+    ("weights", "got"),
+    [(torch.ones(3) / 3, "(3,)"), (torch.tensor([0.5, 0.75]), "1.25"), (torch.tensor([NAN, 0.5]), "nan")],
+)
+def test_from_normals_refuses_weights(weights, got):
+    refuses(lambda: NormalMixture.from_normals([Normal(0.0, 1.0)] * 2, weights), "weights", got)
+
+
+@pytest.mark.parametrize(
+    ("mixtures", "weights", "name", "got"),
+    [
+        ([], tensor([]), "mixtures", "empty"),
+        ([P, Normal(0.0, 1.0)], tensor([0.5, 0.5]), "mixtures", "Normal"),
+        ([P, PAIR.expand((3, 2)), P.expand((3,))], tensor([0.5, 0.25, 0.25]), "mixtures", "(3,)"),
+        ([P, NormalMixture(*torch.ones(3, 1))], tensor([0.5, 0.5]), "mixtures", "torch.float32"),
+        ([P, P], tensor([1.0]), "weights", "(1,)"),
+        ([P, P], tensor(1.0), "weights", "()"),
+        ([P, P], tensor([0.5, 0.75]), "weights", "1.25"),
+        ([P, P], tensor([-0.5, 1.5]), "weights", "-0.5"),
+        ([P, P], tensor([NAN, 0.5]), "weights", "nan"),
+        ([P, P], torch.tensor([0.5, 0.5]), "weights", "torch.float32"),
+        ([P, P], torch.tensor([1, 0]), "weights", "torch.int64"),
+        ([P, P], [0.5, 0.5], "weights", "list"),
+        ([P, P], meta(2), "weights", "meta"),
+    ],
+)
+def test_mix_refuses(mixtures, weights, name, got):
+    refuses(lambda: NormalMixture.mix(mixtures, weights), name, got)
+
+
+# Methods
+
+BAD_VALUES = {
+    "shape": (tensor([0.5, 0.5, 0.5]), "(3,)"),
+    "dtype": (torch.tensor(0.5), "torch.float32"),
+    "integer": (torch.tensor(1), "torch.int64"),
+    "list": ([0.5], "list"),
+    "number": (0.5, "float"),
+    "device": (meta(2), "meta"),
+}
+FUNCTIONS = {
+    "log_prob": ("value", lambda p, x: p.log_prob(x)),
+    "cdf": ("value", lambda p, x: p.cdf(x)),
+    "log_cdf": ("value", lambda p, x: p.log_cdf(x)),
+    "icdf": ("value", lambda p, x: p.icdf(x)),
+    "low": ("low", lambda p, x: p.prob(x, tensor(9.0))),
+    "high": ("high", lambda p, x: p.prob(tensor(0.0), x)),
+}
+
+
+@pytest.mark.parametrize(("bad", "got"), BAD_VALUES.values(), ids=BAD_VALUES)
+@pytest.mark.parametrize(("name", "function"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_functions_of_a_value_refuse(name, function, bad, got):
+    refuses(lambda: function(PAIR, bad), name, got)
+
+
+@pytest.mark.parametrize(("name", "function"), [f for f in FUNCTIONS.values() if f is not FUNCTIONS["icdf"]])
+def test_functions_of_a_value_refuse_nan(name, function):
+    refuses(lambda: function(PAIR, tensor([NAN, 0.5])), name, "1 of 2", "must not be NaN")
+
+
+BUILT = {
+    "plain": P,
+    "from_samples": ATOMS,
+    "mix": MIXED,
+    "affine": P.affine(1.0, 2.0),
+    "prune": P.prune(0.5),
+    "samples moved": ATOMS.affine(1.0, 2.0),
+}
+
+
+@pytest.mark.parametrize("p", BUILT.values(), ids=BUILT)
+def test_every_way_to_build_a_mixture_keeps_its_checks(p):
+    refuses(lambda: p.cdf(tensor(NAN)), "value", "1")
+    refuses(lambda: p.icdf(tensor(1.5)), "value", "1.5")
+    refuses(lambda: p.expectile(1.5), "tau", "1.5")
+    refuses(lambda: p.cvar(1.5), "alpha", "1.5")
+    refuses(lambda: p.affine(NAN, 1.0), "loc", "nan")
+
+
+LEVELS = {
+    "icdf": (lambda level: P.icdf(level), "value", "[0, 1]", [-0.1, 1.1, NAN, INF]),
+    "expectile": (lambda level: P.expectile(level), "tau", "(0, 1)", [0.0, 1.0, -0.1, 1.1, NAN]),
+    "cvar": (lambda level: P.cvar(level), "alpha", "(0, 1]", [0.0, -0.1, 1.1, NAN]),
+    "upper cvar": (lambda level: P.cvar(level, "upper"), "alpha", "(0, 1]", [0.0, -0.1, 1.1, NAN]),
+}
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "rule", "level"),
+    [(f, name, rule, level) for f, name, rule, levels in LEVELS.values() for level in levels],
+)
+def test_levels_out_of_range_are_refused_with_the_range(function, name, rule, level):
+    refuses(lambda: function(tensor([0.5, level])), name, f"{level:g}", rule)
+
+
+LENIENT = {
+    "expectile": ("tau", lambda x: PAIR.expectile(x)),
+    "cvar": ("alpha", lambda x: PAIR.cvar(x)),
+    "loc": ("loc", lambda x: PAIR.affine(x, 1.0)),
+    "scale": ("scale", lambda x: PAIR.affine(0.0, x)),
+}
+
+
+@pytest.mark.parametrize("kind", ["shape", "dtype", "integer", "device"])
+@pytest.mark.parametrize(("name", "function"), LENIENT.values(), ids=LENIENT)
+def test_functions_that_take_numbers_still_refuse_tensors_that_do_not_fit(name, function, kind):
+    bad, got = BAD_VALUES[kind]
+    refuses(lambda: function(bad), name, got)
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@pytest.mark.parametrize("name", ["loc", "scale"])
+def test_affine_refuses_values(name, bad):
+    refuses(lambda: P.affine(**{"loc": 0.0, "scale": 1.0, name: bad}), name, f"{bad}")
+
+
+@pytest.mark.parametrize("tail", ["left", "", None, 1])
+def test_cvar_refuses_an_unknown_tail(tail):
+    refuses(lambda: P.cvar(0.5, tail), "tail", repr(tail), '"lower" or "upper"')
+
+
+@pytest.mark.parametrize("threshold", [0.75, 1.0, NAN])
+def test_prune_refuses_to_leave_nothing(threshold):
+    refuses(lambda: P.prune(threshold), "threshold", f"{threshold:g}")
+
+
+def test_expand_refuses_a_shape_that_does_not_fit():
+    refuses(lambda: PAIR.expand((3,)), "batch_shape", "(3,)")
+
+
+# Distances
+
+DISTANCES = {
+    "cramer_loss": cramer_loss,
+    "cramer_distance": cramer_distance,
+    "lp_distance": lambda p, q: lp_distance(p, q, 1.0),
+    "lp_distance 2": lp_distance,
+    "CramerLoss": lambda p, q: CramerLoss()(p, q),
+}
+BAD_SIDES = {
+    "NaN": (tensor([NAN, 0.5]), "nan"),
+    "infinity": (tensor([[0.5, 1.0], [-INF, 0.5]]), "-inf"),
+    "integer": (torch.tensor([1, 2]), "torch.int64"),
+    "empty": (tensor([]), "(0,)"),
+    "scalar": (tensor(1.0), "()"),
+    "dtype": (torch.tensor([0.5, 1.0]), "torch.float32"),
+    "shape": (tensor([[0.5], [1.0], [2.0]]), "(3,)"),
+    "device": (meta(2), "meta"),
+    "list": ([0.5, 1.0], "list"),
+    "None": (None, "NoneType"),
+    "Normal": (Normal(0.0, 1.0), "Normal"),
+    "mixture of another dtype": (NormalMixture(*torch.ones(3, 1)), "torch.float32"),
+    "mixture of another shape": (P.expand((3,)), "(3,)"),
+    "mixture on another device": (NormalMixture(*[meta(2)] * 3, validate_args=False), "meta"),
+}
+
+
+@pytest.mark.parametrize(("bad", "got"), BAD_SIDES.values(), ids=BAD_SIDES)
+@pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
+@pytest.mark.parametrize("side", ["p", "q"])
+def test_distances_refuse(distance, side, bad, got):
+    refuses(lambda: distance(bad, PAIR) if side == "p" else distance(PAIR, bad), side, got)
+
+
+@pytest.mark.parametrize("kind", [k for k in BAD_SIDES if k not in ("empty", "scalar", "shape")] + ["atoms", "samples"])
+@pytest.mark.parametrize("side", ["p", "q"])
+def test_density_l2_loss_refuses(side, kind):
+    extra = {"atoms": (ATOMS.expand((2,)), "0, an atom"), "samples": (tensor([1.0, 2.0]), "Tensor")}
+    bad, got = (BAD_SIDES | extra)[kind]
+    # Samples have no density, whatever else is wrong with them; and atoms are a matter of scales.
+    got = "Tensor" if isinstance(bad, torch.Tensor) else got
+    refuses(
+        lambda: density_l2_loss(bad, PAIR) if side == "p" else density_l2_loss(PAIR, bad),
+        "scales" if kind == "atoms" else side,
+        got,
+    )
+
+
+@pytest.mark.parametrize(
+    ("bad", "got"),
+    [
+        (tensor([NAN, 0.5]), "nan"),
+        (tensor([INF, 0.5]), "inf"),
+        (tensor([0.5, 1.0, 2.0]), "(3,)"),
+        (torch.tensor([0.5, 1.0]), "torch.float32"),
+        (torch.tensor([1, 2]), "torch.int64"),
+        ([0.5, 1.0], "list"),
+        (0.5, "float"),
+        (PAIR, "NormalMixture"),
+        (meta(2), "meta"),
+    ],
+    ids=["NaN", "infinity", "shape", "dtype", "integer", "list", "number", "mixture", "device"],
+)
+def test_crps_refuses_observations(bad, got):
+    refuses(lambda: crps(PAIR, bad), "y", got)
+
+
+@pytest.mark.parametrize("bad", [tensor([0.5]), [0.5], None])
+def test_crps_refuses_a_prediction_that_is_no_mixture(bad):
+    refuses(lambda: crps(bad, tensor([0.5])), "p", type(bad).__name__)
+
+
+@pytest.mark.parametrize("reduction", ["avg", "Mean", "", None, 0])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda r: cramer_loss(P, P, reduction=r),
+        lambda r: crps(P, tensor(0.0), reduction=r),
+        lambda r: density_l2_loss(P, P, reduction=r),
+        lambda r: CramerLoss(reduction=r),
+    ],
+    ids=["cramer_loss", "crps", "density_l2_loss", "CramerLoss"],
+)
+def test_losses_refuse_an_unknown_reduction(call, reduction):
+    refuses(lambda: call(reduction), "reduction", repr(reduction), '"none", "mean" or "sum"')
+
+
+@pytest.mark.parametrize("order", [0.999, 0.0, -2.0, NAN, INF])
+def test_lp_distance_refuses_orders_below_one_or_infinite(order):
+    refuses(lambda: lp_distance(P, P, order), "p_order", f"{order}", ">= 1")
+
+
+# One bad number at a random place
+
+BAD_NUMBERS = {
+    "weights": [NAN, INF, -INF, -0.5, 1.5],
+    "means": [NAN, INF, -INF],
+    "scales": [NAN, INF, -INF, -1e-3, -5.0],
+    "logits": [NAN, INF],
+    "x": [NAN, INF, -INF],
+    "p": [NAN, INF, -INF],
+    "q": [NAN, INF, -INF],
+    "y": [NAN, INF, -INF],
+}
+CALLS = {
+    "NormalMixture": (NormalMixture, ["weights", "means", "scales"]),
+    "from_logits": (NormalMixture.from_logits, ["logits", "means", "scales"]),
+    "from_samples": (NormalMixture.from_samples, ["x", "weights"]),
+    "cramer_loss": (cramer_loss, ["p", "q"]),
+    "cramer_distance": (cramer_distance, ["p", "q"]),
+    "crps": (lambda y: crps(P, y), ["y"]),
+}
+
+
+@pytest.mark.parametrize(("call", "names"), CALLS.values(), ids=CALLS)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_one_bad_number_is_found_wherever_it_is_and_nothing_changes(call, names, data):
+    shape = (*data.draw(st.lists(st.integers(1, 3), max_size=2)), data.draw(st.integers(1, 4)))
+    dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 100)))
+    if call is CALLS["crps"][0]:
+        dtype = torch.float64  # that of P
+    arguments = {n: torch.rand(shape, generator=generator, dtype=dtype) for n in names}
+    if "weights" in arguments:
+        arguments["weights"] = arguments["weights"].softmax(-1)
+    call(**arguments)  # valid so far
+    name = data.draw(st.sampled_from(names))
+    place = data.draw(st.integers(0, math.prod(shape) - 1))
+    numbers = BAD_NUMBERS[name]
+    if call is CALLS["from_samples"][0] and name == "weights":
+        numbers = [NAN, INF, -INF, -0.5]  # any positive sum will do
+    bad = data.draw(st.sampled_from(numbers))
+    arguments[name].view(-1)[place] = bad
+    before = {n: x.clone() for n, x in arguments.items()}
+    state = torch.get_rng_state()
+    with pytest.raises(ValueError, match=rf"^([\w ]* and )?{name} .*must .*; got ") as caught:
+        call(**arguments)
+    if not math.isfinite(bad):
+        assert f"{bad:g}" in str(caught.value)
+    for n, x in arguments.items():
+        torch.testing.assert_close(x, before[n], rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@given(data=st.data())
+@settings(max_examples=30, deadline=None, derandomize=True)
+def test_one_bad_level_is_found_wherever_it_is(data):
+    method, name = data.draw(st.sampled_from([("icdf", "value"), ("expectile", "tau"), ("cvar", "alpha")]))
+    levels = torch.full((data.draw(st.integers(1, 4)), 2), 0.5, dtype=torch.float64)
+    bad = data.draw(st.one_of(st.just(NAN), st.floats(max_value=-1e-300), st.floats(min_value=1.0001)))
+    levels.view(-1)[data.draw(st.integers(0, levels.numel() - 1))] = bad
+    refuses(lambda: getattr(PAIR, method)(levels), name, "")
+
+
+def test_the_error_is_a_plain_value_error_that_leaves_the_package_usable():
+    with pytest.raises(ValueError, match="scales must be >= 0"):
+        NormalMixture(tensor([1.0]), tensor([0.0]), tensor([-1.0]))
+    assert cramix.cramer_loss(P, P) == 0

@@ -1,0 +1,123 @@
+"""The l_p distances and the L2 distance of densities against scipy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.optimize
+import scipy.stats
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+from cramix import NormalMixture, cramer_distance, density_l2_loss, lp_distance
+from cramix.distance.density import density_l2_squared
+from tests import oracle
+
+
+def quadrature(p: NormalMixture, q: NormalMixture, order: float) -> float:
+    """The integral on a fine grid, cut at the sign changes of F - G so that each piece is smooth."""
+
+    def difference(x: np.ndarray) -> np.ndarray:
+        at = torch.as_tensor(x, dtype=torch.float64)
+        return (p.cdf(at) - q.cdf(at)).numpy()
+
+    both = torch.cat((p.means - 9 * p.scales, p.means + 9 * p.scales, q.means - 9 * q.scales, q.means + 9 * q.scales))
+    grid = np.linspace(both.min().item(), both.max().item(), 4001)
+    sign = np.sign(difference(grid))
+    roots = [
+        scipy.optimize.brentq(lambda x: difference(np.array(x)).item(), a, b, xtol=1e-14)
+        for a, b, s, t in zip(grid[:-1], grid[1:], sign[:-1], sign[1:], strict=True)
+        if s * t < 0
+    ]
+    cuts = np.sort(np.concatenate((grid, roots)))
+    x, w = np.polynomial.legendre.leggauss(10)
+    half = np.diff(cuts)[:, None] / 2
+    nodes = (cuts[1:] + cuts[:-1])[:, None] / 2 + half * x
+    return float((half * w * np.abs(difference(nodes)) ** order).sum() ** (1 / order))
+
+
+@pytest.mark.parametrize("order", [1.0, 1.5, 3.0, 4.0, 7.25])
+@pytest.mark.parametrize("seed", range(4))
+def test_lp_of_mixtures(order: float, seed: int) -> None:
+    p, q = oracle.random_mixture(3, seed=seed), oracle.random_mixture(4, seed=seed + 20)
+    assert lp_distance(p, q, order).item() == pytest.approx(quadrature(p, q, order), rel=1e-9)
+
+
+def test_order_two_is_the_cramer_distance() -> None:
+    p, q = oracle.random_mixture(3, seed=0), oracle.random_mixture(4, seed=1)
+    assert torch.equal(lp_distance(p, q), cramer_distance(p, q))
+    assert lp_distance(p, q, 2.0 + 1e-9).item() == pytest.approx(cramer_distance(p, q).item(), rel=1e-8)
+
+
+@pytest.mark.parametrize("order", [1.0, 2.5])
+def test_lp_of_samples(order: float) -> None:
+    x, y = (torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64) for n in (30, 45))
+    points = np.sort(np.concatenate((x, y)))
+    steps = np.searchsorted(np.sort(x), points, "right") / 30 - np.searchsorted(np.sort(y), points, "right") / 45
+    brute = (np.diff(points) * np.abs(steps[:-1]) ** order).sum() ** (1 / order)
+    assert lp_distance(x, y, order).item() == pytest.approx(brute, rel=1e-12)
+    if order == 1:
+        assert lp_distance(x, y, order).item() == pytest.approx(scipy.stats.wasserstein_distance(x, y), rel=1e-12)
+
+
+def test_lp_of_a_mixture_and_samples_and_of_very_different_scales() -> None:
+    y = torch.tensor([-1.0, 0.0, 0.0, 2.0], dtype=torch.float64)
+    atom = NormalMixture.from_samples(y)
+    p = NormalMixture(*(torch.tensor(t, dtype=torch.float64) for t in ([0.5, 0.5], [0.0, 1.0], [1.0, 1e-6])))
+    wasserstein = scipy.integrate.quad(
+        lambda u: abs((p.icdf(torch.tensor(u, dtype=torch.float64)) - atom.icdf(torch.tensor(u, dtype=torch.float64))).item()),
+        0, 1, points=[0.25, 0.5, 0.75, float(p.cdf(torch.tensor(1.0).double())), 0.42, 0.92], limit=3000, epsabs=1e-9,
+    )[0]  # fmt: skip
+    assert lp_distance(p, y, 1.0).item() == pytest.approx(wasserstein, abs=2e-8)
+
+
+def test_lp_batches_and_gradients() -> None:
+    w, m, s = (t.requires_grad_() for t in oracle.random_parameters(2, 3, seed=2))
+    y = torch.randn(5, generator=torch.Generator().manual_seed(3), dtype=torch.float64).requires_grad_()
+    q = oracle.random_mixture(3, seed=4)
+
+    def to_mixture(w, m, s):
+        return lp_distance(NormalMixture(w, m, s, validate_args=False), q, 1.0)
+
+    def to_samples(m, s, y):
+        return lp_distance(NormalMixture(w.detach(), m, s), y, 1.5)
+
+    assert gradcheck(to_mixture, (w, m, s))
+    assert gradcheck(to_samples, (m, s, y))
+    each = [lp_distance(NormalMixture(w[i], m[i], s[i]), q, 1.0).item() for i in range(2)]
+    assert to_mixture(w, m, s).tolist() == pytest.approx(each, rel=1e-12)
+
+
+def test_lp_is_zero_on_itself() -> None:
+    p = oracle.random_mixture(3, seed=5)
+    means = p.means.clone().requires_grad_()
+    distance = lp_distance(NormalMixture(p.weights, means, p.scales), p, 1.0)
+    assert distance.item() == 0
+    assert torch.autograd.grad(distance, means)[0].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_density_l2_is_the_integral(seed: int) -> None:
+    p, q = oracle.random_mixture(3, seed=seed), oracle.random_mixture(2, seed=seed + 30)
+
+    def squared(x: float) -> float:
+        at = torch.tensor(x, dtype=torch.float64)
+        return (p.log_prob(at).exp() - q.log_prob(at).exp()).item() ** 2
+
+    means = [*p.means.tolist(), *q.means.tolist()]
+    integral = scipy.integrate.quad(squared, -80, 80, points=means, limit=2000, epsabs=1e-13)[0]
+    assert density_l2_loss(p, q).item() == pytest.approx(integral, rel=1e-9)
+
+
+def test_density_l2_gradients_batches_and_zero() -> None:
+    w, m, s = (t.requires_grad_() for t in oracle.random_parameters(2, 3, seed=6))
+    q = oracle.random_mixture(4, seed=7)
+
+    def of(w, m, s):
+        return density_l2_squared(NormalMixture(w, m, s, validate_args=False), q)
+
+    assert gradcheck(of, (w, m, s))
+    assert gradgradcheck(of, (w, m, s))
+    assert density_l2_loss(q, q).item() == 0
+    assert density_l2_loss(NormalMixture(w, m, s), q, "none").shape == (2,)
