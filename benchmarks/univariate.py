@@ -1,7 +1,7 @@
 """The univariate core against the paper's formula in eager torch and against scoringrules, in one process.
 
-Contestants of a row take turns, so that a slow spell of the machine hits all of them; ratios are medians over the turns,
-with the smallest and the largest behind. Results go to benchmarks/results.md.
+Contestants of a row take turns, so that a slow spell of the machine hits all of them; ratios are medians over the
+turns, with the smallest and the largest behind. Results go to benchmarks/results.md.
 """
 
 from __future__ import annotations
@@ -167,8 +167,9 @@ def machine() -> str:
     if Path("/proc/cpuinfo").exists():
         names = [x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x]
         cpu = names[0] if names else cpu
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}"
-    return f"{cpu}, {torch.get_num_threads()} threads; {versions}, scoringrules {scoringrules.__version__}, cramix {cramix.__version__}"
+    versions = {m.__name__: m.__version__ for m in (torch, np, scoringrules, cramix)}
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f"{cpu}, {torch.get_num_threads()} threads; Python {platform.python_version()}, {listed}"
 
 
 def compiler_works() -> bool:
@@ -184,9 +185,9 @@ def main() -> None:
     compiled = compiler_works()
     lines = ["# Benchmarks", "", f"Machine: {machine()}.", ""]
     lines += [
-        "`make bench` writes this page. Contestants of a table take turns in one process; times are medians over the turns,",
-        "speeds are ratios to the first row of the table, turn by turn: median (smallest to largest). Loss and gradients in",
-        "float32 unless said otherwise, with the construction and validation of both mixtures included in ours.",
+        "`make bench` writes this page. Contestants of a table take turns in one process; times are medians over the",
+        "turns, speeds are ratios to the table's first row, turn by turn: median (smallest to largest). Loss and",
+        "gradients in float32 unless said otherwise; ours includes constructing and validating both mixtures.",
         "",
     ]
 
@@ -209,7 +210,7 @@ def main() -> None:
         section(
             f"Batch {batch} of {k} x {k}, nearly equal",
             report(mixture_rows(batch, k, compiled, close=True), paper),
-            "Means 0.001 apart: here the paper's formula has no right digit in float32, and ours computes values twice.",
+            "Means 0.001 apart: the paper's formula has no right digit in float32 here; ours computes values twice.",
         )
     first = "paper's formula, eager, without the samples' own term"
     section("One mixture of 32 against 100,000 samples", report(sample_rows(), first))

@@ -31,10 +31,7 @@ def leaves(*shape: int, seed: int) -> list[torch.Tensor]:
 def loss(*t: torch.Tensor) -> torch.Tensor:
     """The loss of free tensors: three for p, then three for a mixture q, or samples and their log weights."""
     p = NormalMixture.from_logits(*t[:3])
-    if len(t) == 6:
-        q = NormalMixture.from_logits(*t[3:])
-    else:
-        q = NormalMixture.from_samples(t[4], t[3].exp())
+    q = NormalMixture.from_logits(*t[3:]) if len(t) == 6 else NormalMixture.from_samples(t[4], t[3].exp())
     return cramer_loss(p, q, reduction="none")
 
 

@@ -1,4 +1,4 @@
-"""The cancellation the paper leaves open: relative accuracy down to 1e-12 of the scale, over the whole range of shapes."""
+"""The cancellation the paper leaves open: relative accuracy down to 1e-12 of the scale, for all shapes."""
 
 from __future__ import annotations
 

@@ -96,7 +96,9 @@ def test_splitting_a_component_changes_nothing(p: NormalMixture, q: NormalMixtur
 @given(mixtures(), mixtures(), MEANS, SCALES)
 def test_a_component_without_weight_is_invisible(p: NormalMixture, q: NormalMixture, mean: float, scale: float) -> None:
     one = torch.ones(1, dtype=torch.float64)
-    more = NormalMixture(*(torch.cat((t, c * one)) for t, c in zip((p.weights, p.means, p.scales), (0, mean, scale))))
+    more = NormalMixture(
+        *(torch.cat((t, c * one)) for t, c in zip((p.weights, p.means, p.scales), (0, mean, scale), strict=True))
+    )
     assert cramer_loss(more, q).item() == pytest.approx(cramer_loss(p, q).item(), rel=1e-10, abs=1e-24 * size(p, q))
     assert cramer_loss(more, p).item() <= 1e-24 * (size(p) + abs(mean) + scale)
 

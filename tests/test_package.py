@@ -22,7 +22,7 @@ def test_import_loads_torch_numpy_and_nothing_else() -> None:
         "print('\\n'.join(m for m in set(sys.modules) - before if m.split('.')[0] != 'cramix'))"
     )
     standard = {m for m in new.split() if m.split(".")[0] in sys.stdlib_module_names}
-    others = {m for m in new.split()} - standard
+    others = set(new.split()) - standard
     assert {m for m in others if m.split(".")[0] not in {"torch", "numpy"}} == set()
     # Not even torch's own heavy or optional parts.
     assert not {m for m in others if m.startswith(("torch._dynamo", "torch._inductor", "torch.onnx"))}
@@ -37,7 +37,8 @@ def state():
         torch.distributions.Distribution._Distribution__validate_args
         if hasattr(torch.distributions.Distribution, "_Distribution__validate_args")
         else torch.distributions.Distribution._validate_args,
-        torch.get_rng_state().tolist(), torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision(),
+        torch.get_rng_state().tolist(), torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
         str(torch._tensor_str.PRINT_OPTS), numpy.geterr(), numpy.get_printoptions(), str(numpy.random.get_state()),
         random.getstate(), list(warnings.filters), signal.getsignal(signal.SIGINT), dict(os.environ), os.getcwd(),
         locale.getlocale(),
@@ -52,7 +53,8 @@ def test_missing_extras_name_the_pip_command() -> None:
     plot = run(
         "import sys; sys.modules['matplotlib'] = None; sys.modules['matplotlib.figure'] = None\n"
         "import torch, cramix, cramix.plot\n"
-        "try: cramix.plot.densities_and_cdfs({'p': cramix.NormalMixture(torch.ones(1), torch.ones(1), torch.ones(1))})\n"
+        "p = cramix.NormalMixture(torch.ones(1), torch.ones(1), torch.ones(1))\n"
+        "try: cramix.plot.densities_and_cdfs({'p': p})\n"
         "except ImportError as error: print(error)"
     )
     assert "pip install 'cramix[plot]'" in plot

@@ -1,4 +1,4 @@
-"""Checks at the public door: one place for what a mixture's tensors must satisfy, and for the words when they do not."""
+"""Checks at the public door: what a mixture's tensors must satisfy, and the words when they do not."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def fit(x: Tensor, k: int, method: str) -> Fit:
 
     started = time.perf_counter()
     for _ in range(rounds):
-        optimizer.step(closure)
+        optimizer.step(closure)  # type: ignore[arg-type] # torch's annotation forgets that a loss is a tensor
     seconds = time.perf_counter() - started
     with torch.no_grad():
         fitted = _mixture(free).sort()

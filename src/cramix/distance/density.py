@@ -31,6 +31,7 @@ def density_l2_squared(p: NormalMixture, q: NormalMixture) -> Tensor:
 def _overlap(p: Operand, q: Operand) -> Tensor:
     """Return `integral f g dx = sum_ij p_i q_j N(mu_i - nu_j; 0, s_i^2 + t_j^2)`, in float64."""
     weights = p.weights.double().unsqueeze(-1) * q.weights.double().unsqueeze(-2)
+    assert p.scales is not None and q.scales is not None, "atoms were refused"  # noqa: PT018
     d = p.means.double().unsqueeze(-1) - q.means.double().unsqueeze(-2)
     variance = p.scales.double().square().unsqueeze(-1) + q.scales.double().square().unsqueeze(-2)
     return (weights * torch.exp(-0.5 * d.square() / variance) * (2 * math.pi * variance).rsqrt()).sum((-1, -2))

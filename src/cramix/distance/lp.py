@@ -40,7 +40,10 @@ def lp_distance(p: NormalMixture | Tensor, q: NormalMixture | Tensor, p_order: f
 
 
 def _flat(side: Operand, batch: torch.Size) -> Operand:
-    return Operand(*(None if x is None else x.double().expand(*batch, -1).reshape(-1, x.shape[-1]) for x in side))
+    def flat(x: Tensor) -> Tensor:
+        return x.double().expand(*batch, -1).reshape(-1, x.shape[-1])
+
+    return Operand(flat(side.weights), flat(side.means), None if side.scales is None else flat(side.scales))
 
 
 def _integral(sides: list[Operand], order: float) -> Tensor:
@@ -48,11 +51,11 @@ def _integral(sides: list[Operand], order: float) -> Tensor:
     smooth = [(sign, s) for sign, s in zip((1.0, -1.0), sides, strict=True) if s.scales is not None]
     steps = [(sign, s) for sign, s in zip((1.0, -1.0), sides, strict=True) if s.scales is None]
     # Edges that are atoms move with them, which is all the gradient an atom's place needs.
-    edges = [s.means for _, s in steps]
+    sources = [s.means for _, s in steps]
     if smooth:
         means, scales = (torch.cat([getattr(s, name).detach() for _, s in smooth], -1) for name in ("means", "scales"))
-        edges.append(panel_edges(means, scales))
-    edges = torch.cat(edges, -1).sort(-1).values
+        sources.append(panel_edges(means, scales))
+    edges = torch.cat(sources, -1).sort(-1).values
     level = _level(0.5 * (edges[:, 1:] + edges[:, :-1]).detach(), steps)  # (B, panels), constant on each
     fractions = torch.linspace(0, 1, _PIECES + 1, dtype=edges.dtype, device=edges.device)
     cuts = edges[:, :-1, None] + edges.diff(dim=-1).unsqueeze(-1) * fractions  # (B, panels, pieces + 1)
@@ -67,6 +70,7 @@ def _smooth_part(x: Tensor, smooth: list[tuple[float, Operand]]) -> Tensor:
     """The part of F - G from components with scales, `(B, n)`."""
     total = torch.zeros_like(x)
     for sign, s in smooth:
+        assert s.scales is not None
         weights = s.weights / s.weights.sum(-1, keepdim=True)
         each = components.cdf(x.unsqueeze(-1), s.means.unsqueeze(1), s.scales.unsqueeze(1))
         total = total + sign * (each @ weights.unsqueeze(-1)).squeeze(-1)

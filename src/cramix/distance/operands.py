@@ -28,7 +28,7 @@ class Operand(NamedTuple):
 
 
 def operands(p: NormalMixture | Tensor, q: NormalMixture | Tensor) -> tuple[Operand, Operand, torch.dtype]:
-    """Return both sides of a distance and the dtype of its result: float32 at least, since losses leave half's range."""
+    """Return both sides of a distance and the dtype of its result, float32 at least: losses leave half's range."""
     p, q = _mixture("p", p), _mixture("q", q)
     check_floating(p=p.means, q=q.means)
     check_broadcast("Batch shapes are all axes but the last.", p=p.batch_shape, q=q.batch_shape)

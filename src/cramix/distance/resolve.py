@@ -4,8 +4,8 @@ The closed form subtracts terms of the size of the mixtures' own scale, so its r
 `value / scale`. Where that ratio falls below a threshold the value is computed again by something better:
 
 - float32: the same closed form in float64;
-- float64: Gauss-Legendre quadrature of `(F - G)^2` (docs/math.md, eq. 12), a sum of squares, which cancels only to first
-  order and cannot be negative.
+- float64: Gauss-Legendre quadrature of `(F - G)^2` (docs/math.md, eq. 12), a sum of squares, which cancels only to
+  first order and cannot be negative.
 
 Between one and two thresholds the two are blended, so that there is no jump. Gradients do not cancel to second order
 and always come from the closed form. Sides are component-major, as in `pairs`.
@@ -47,7 +47,8 @@ def resolve(value: Tensor, scale: Tensor, p: Tensor, q: Tensor, within_q: Tensor
     if value.dtype == torch.float64:
         better = sum_of_squares(p, q)
     else:
-        better, _ = closed_form(_normalized(p.double()), _normalized(q.double()), _select(within_q, index))
+        within_q = within_q if within_q is None else _select(within_q, index)
+        better, _ = closed_form(_normalized(p.double()), _normalized(q.double()), within_q)
     closed = value[index]
     trust = (closed / limit[index] - 1).clamp_(0, 1)
     return value.index_copy(0, index, torch.lerp(better.to(value.dtype), closed, trust))
@@ -56,9 +57,8 @@ def resolve(value: Tensor, scale: Tensor, p: Tensor, q: Tensor, within_q: Tensor
 def closed_form(p: Tensor, q: Tensor, within_q: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the Cramér loss (docs/math.md, eq. 4) and the scale to measure it with, `(B,)` each."""
     cross, within_p, *rest = all_pair_sums([(p, q), (p, p)] if len(q) == 2 else [(p, q), (p, p), (q, q)])
-    if rest:
-        within_q = 0.5 * (rest[0][0] * q[0]).sum(0)
-    scale = 0.5 * (within_p[0] * p[0]).sum(0) + within_q
+    scale = 0.5 * (within_p[0] * p[0]).sum(0)
+    scale += within_q if within_q is not None else 0.5 * (rest[0][0] * q[0]).sum(0)
     return (cross[0] * p[0]).sum(0) - scale, scale
 
 
@@ -68,25 +68,25 @@ def sum_of_squares(p: Tensor, q: Tensor) -> Tensor:
     p, q = (side.mT.expand(-1, batch, -1) for side in (p, q))  # (3 or 2, B, k)
     offset = _common_offset(torch.cat((p[1], q[1]), -1))
     p, q = (torch.stack((side[0], side[1] - offset, *side[2:])) for side in (p, q))
+    f, g = _SmoothCDF(p), _SmoothCDF(q) if len(q) == 3 else _StepCDF(q)
     if len(q) == 3:
         edges = panel_edges(torch.cat((p[1], q[1]), -1), torch.cat((p[2], q[2]), -1))
-        cdfs = _SmoothCDF(p), _SmoothCDF(q)
     else:
         edges = torch.cat((panel_edges(p[1], p[2]), q[1]), -1).sort(-1).values
-        cdfs = _SmoothCDF(p), _StepCDF(q)
     total = p.new_zeros(batch)
     step = max(1, BLOCK // (ORDER * (p.shape[2] + q.shape[2] * (len(q) == 3)) * batch))
     for start in range(0, edges.shape[1] - 1, step):
         x, weights = gauss_legendre(edges[:, start : start + step + 1])
-        total += (weights * (cdfs[0](x) - cdfs[1](x)).sum(-1).square()).sum(-1)
+        total += (weights * (f(x) - g(x)).sum(-1).square()).sum(-1)
     return total
 
 
 def _common_offset(means: Tensor) -> Tensor:
     """Return what can be subtracted from all means `(B, k)` without rounding, `(B, 1)`.
 
-    Nodes far from 0 are rounded to the spacing of large numbers, which may be coarse for the mixture's scale. Means within
-    a factor of two of each other have an exact difference; otherwise the offset is no larger than the spread, and 0 will do.
+    Nodes far from 0 are rounded to the spacing of large numbers, which may be coarse for the mixture's scale. Means
+    within a factor of two of each other have exact differences; otherwise the offset is no larger than the spread, and
+    0 will do.
     """
     low, high = means.amin(-1, keepdim=True), means.amax(-1, keepdim=True)
     right = torch.where((low > 0) & (high <= 2 * low), low, 0)
@@ -122,8 +122,8 @@ class _StepCDF:
 def _half_weights(weights: Tensor) -> Tensor:
     """Return half the normalised weights as a part of few bits and a small rest, `(B, k, 2)`.
 
-    Sums of the first part are exact wherever every component is wholly below or above x, and so is the difference of two.
-    With plain weights, rounding would pass for a difference of F and G over the whole of a gap between components.
+    Sums of the first part are exact wherever every component is wholly below or above x, and so is the difference of
+    two. With plain weights, rounding would pass for a difference of F and G over the whole of a gap between components.
     """
     half = 0.5 * weights / weights.sum(-1, keepdim=True)
     coarse = torch.round(half * 2.0**26) * 2.0**-26
@@ -136,9 +136,9 @@ def _normalized(side: Tensor) -> Tensor:
     return torch.cat((side[:1] / side[:1].sum(1, keepdim=True), side[1:]))
 
 
-def _select(x: Tensor | None, index: Tensor) -> Tensor | None:
+def _select(x: Tensor, index: Tensor) -> Tensor:
     """Keep batch elements; what the whole batch shares stays."""
-    return x if x is None or x.shape[-1] == 1 else x[..., index]
+    return x if x.shape[-1] == 1 else x[..., index]
 
 
 @torch.library.custom_op("cramix::resolve", mutates_args=())

@@ -6,24 +6,16 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal, constraints
 
-from cramix.checks import (
-    check_broadcast,
-    check_finite,
-    check_floating,
-    check_mixture,
-    check_weights,
-    check_within,
-    readable,
-)
+from cramix.checks import check_broadcast, check_floating, check_within, readable
 from cramix.mixture import components
 from cramix.mixture.quantile import quantile, reparameterized
 from cramix.mixture.risk import expectile, lower_cvar
+from cramix.mixture.value import NormalComponents
 from cramix.quadrature import gauss_legendre, panel_edges
 
 
-class NormalMixture(Distribution):
+class NormalMixture(NormalComponents):
     """A mixture of univariate normal distributions, `sum_i weights_i N(means_i, scales_i^2)`.
 
     Args:
@@ -37,174 +29,6 @@ class NormalMixture(Distribution):
         >>> p.mean, p.cdf(torch.tensor(2.0)), p.icdf(torch.tensor(0.65))
         (tensor(1.1000), tensor(0.6500), tensor(2.0000))
     """
-
-    arg_constraints = {  # noqa: RUF012
-        "weights": constraints.simplex,
-        "means": constraints.real_vector,
-        "scales": constraints.independent(constraints.nonnegative, 1),
-    }
-    support = constraints.real
-    has_rsample = True
-
-    def __init__(self, weights: Tensor, means: Tensor, scales: Tensor, validate_args: bool | None = None) -> None:
-        check_floating(weights=weights, means=means, scales=scales)
-        if weights.shape == means.shape == scales.shape:
-            shape = weights.shape
-        else:
-            cure = "Each is (*batch, components)."
-            shape = check_broadcast(cure, weights=weights.shape, means=means.shape, scales=scales.shape)
-            weights, means, scales = weights.expand(shape), means.expand(shape), scales.expand(shape)
-        if not shape or shape[-1] == 0:
-            raise ValueError(
-                f"weights must have a component axis of length >= 1; got shape {tuple(shape)}. Use (*batch, k)."
-            )
-        self.weights, self.means, self.scales = weights, means, scales
-        # Checked here rather than by torch's constraints, which take longer than the Cramér distance itself.
-        super().__init__(shape[:-1], torch.Size(), validate_args=False)
-        self._validate_args = Distribution._validate_args if validate_args is None else validate_args
-        self._only_atoms = False
-        if self._validate_args and readable(weights, means, scales):
-            check_mixture(weights, means, scales)
-
-    @classmethod
-    def from_logits(
-        cls, logits: Tensor, means: Tensor, scales: Tensor, validate_args: bool | None = None
-    ) -> NormalMixture:
-        """Build from unnormalised log weights `(*batch, k)`."""
-        check_floating(logits=logits, means=means, scales=scales)
-        return cls(logits.softmax(-1), means, scales, validate_args)
-
-    @classmethod
-    def from_samples(cls, x: Tensor, weights: Tensor | None = None) -> NormalMixture:
-        """Build the empirical distribution of points `(*batch, n)`: atoms, with weights >= 0 of any positive sum.
-
-        Example:
-            >>> NormalMixture.from_samples(torch.tensor([1.0, 2.0, 4.0]), weights=torch.tensor([1.0, 1.0, 2.0])).mean
-            tensor(2.7500)
-        """
-        check_floating(**{"x": x} if weights is None else {"x": x, "weights": weights})
-        if x.ndim == 0 or x.shape[-1] == 0:
-            raise ValueError(f"x must hold at least one sample; got shape {tuple(x.shape)}. Use (*batch, n).")
-        if weights is None:
-            weights = x.new_full((), 1 / x.shape[-1]).expand(x.shape)
-        else:
-            check_broadcast("Give one weight a sample.", x=x.shape, weights=weights.shape)
-            total = weights.sum(-1, keepdim=True)
-            if readable(weights) and (weights.amin() < 0 or not bool((total > 0).all())):
-                raise ValueError(
-                    f"weights must be >= 0 with a positive sum; got min {weights.amin().item():.3g} and "
-                    f"sum {total.amin().item():.3g}. Drop samples of no weight."
-                )
-            weights = weights / total
-        if readable(x, weights):
-            check_finite(x=x, weights=weights)
-        atoms = cls(weights, x, torch.zeros((), dtype=x.dtype, device=x.device), validate_args=False)
-        atoms._only_atoms = True
-        return atoms
-
-    @classmethod
-    def from_torch(cls, mixture: MixtureSameFamily) -> NormalMixture:
-        """Build from torch's `MixtureSameFamily(Categorical, Normal)`."""
-        normal = mixture.component_distribution
-        if not isinstance(normal, Normal):
-            raise ValueError(
-                f"mixture must have Normal components; got {type(normal).__name__}. Convert its components."
-            )
-        return cls(mixture.mixture_distribution.probs, normal.loc, normal.scale)
-
-    @classmethod
-    def from_normals(cls, normals: Sequence[Normal], weights: Tensor | None = None) -> NormalMixture:
-        """Build from a list of k torch `Normal`s of one batch shape, with equal weights if none are given, `(*batch, k)`."""
-        if len(normals) == 0:
-            raise ValueError("normals must hold at least one Normal; got an empty list.")
-        means, scales = (torch.stack([getattr(n, name) for n in normals], -1) for name in ("loc", "scale"))
-        return cls(torch.full_like(means, 1 / len(normals)) if weights is None else weights, means, scales)
-
-    @classmethod
-    def mix(cls, mixtures: Sequence[NormalMixture], weights: Tensor) -> NormalMixture:
-        """Build the mixture of j mixtures of one batch shape, with weights `(*batch, j)`; its components are all of theirs.
-
-        Example:
-            >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
-            >>> NormalMixture.mix([p, p.affine(1.0, 2.0)], torch.tensor([0.25, 0.75])).weights
-            tensor([0.2500, 0.7500])
-        """
-        if len(mixtures) == 0:
-            raise ValueError("mixtures must hold at least one mixture; got an empty list.")
-        check_floating(**{f"mixtures[{i}]": m.means for i, m in enumerate(mixtures)}, weights=weights)
-        if weights.shape[-1:] != (len(mixtures),):
-            raise ValueError(
-                f"weights must have one entry a mixture, {len(mixtures)}, on the last axis; got shape {tuple(weights.shape)}."
-            )
-        if readable(weights):
-            check_weights(weights)
-        shapes = {f"mixtures[{i}]": m.batch_shape for i, m in enumerate(mixtures)}
-        batch = check_broadcast("Use mixtures of one batch shape.", **shapes, weights=weights.shape[:-1])
-        scaled = [m.expand(batch).weights * weights[..., i, None] for i, m in enumerate(mixtures)]
-        means, scales = ([getattr(m.expand(batch), name) for m in mixtures] for name in ("means", "scales"))
-        return cls(torch.cat(scaled, -1), torch.cat(means, -1), torch.cat(scales, -1), validate_args=False)
-
-    def to_torch(self) -> MixtureSameFamily:
-        """Return torch's `MixtureSameFamily(Categorical, Normal)`; not possible with atoms."""
-        self.refuse_atoms("to_torch")
-        return MixtureSameFamily(Categorical(probs=self.weights), Normal(self.means, self.scales))
-
-    def expand(self, batch_shape: Sequence[int], _instance: None = None) -> NormalMixture:
-        """Return the mixture with a larger batch shape, sharing memory."""
-        shape = (*batch_shape, self.n_components)
-        return self._like(self.weights.expand(shape), self.means.expand(shape), self.scales.expand(shape))
-
-    def affine(self, loc: Tensor | float, scale: Tensor | float) -> NormalMixture:
-        """Return the distribution of `loc + scale * X`; loc and scale are numbers or `(*batch)`.
-
-        Example:
-            >>> NormalMixture(torch.ones(1), torch.ones(1), torch.ones(1)).affine(3.0, -2.0).mean
-            tensor(1.)
-        """
-        loc, scale = (torch.as_tensor(t, dtype=self.means.dtype, device=self.means.device) for t in (loc, scale))
-        batch = check_broadcast(
-            "loc and scale are numbers or (*batch).", loc=loc.shape, scale=scale.shape, mixture=self.batch_shape
-        )
-        if self._validate_args and readable(loc, scale):
-            check_finite(loc=loc, scale=scale)
-        loc, scale = loc.unsqueeze(-1), scale.unsqueeze(-1)
-        shape = (*batch, self.n_components)
-        return self._like(
-            self.weights.expand(shape),
-            (loc + scale * self.means).expand(shape),
-            (scale.abs() * self.scales).expand(shape),
-        )
-
-    def sort(self) -> NormalMixture:
-        """Return the mixture with its components in the order of their means."""
-        order = self.means.argsort(-1)
-        return self._like(*(t.gather(-1, order) for t in (self.weights, self.means, self.scales)))
-
-    def prune(self, threshold: float = 0.0) -> NormalMixture:
-        """Return the mixture without components of weight <= threshold, the rest scaled up to sum to one.
-
-        In a batch, a component that stays in some elements has weight 0 in those where it goes.
-        """
-        keep = self.weights > threshold
-        if not bool(keep.any(-1).all()):
-            raise ValueError(
-                f"threshold must leave a component; got {threshold:g}, max weight {self.weights.amax(-1).min().item():.3g}."
-            )
-        left = torch.where(keep, self.weights, 0)
-        columns = keep.reshape(-1, self.n_components).any(0)
-        return self._like(
-            (left / left.sum(-1, keepdim=True))[..., columns], self.means[..., columns], self.scales[..., columns]
-        )
-
-    @property
-    def n_components(self) -> int:
-        """Number of components, k."""
-        return self.weights.shape[-1]
-
-    @property
-    def only_atoms(self) -> bool:
-        """Whether the mixture was built from samples, so that every scale is known to be 0 without looking."""
-        return self._only_atoms
 
     @property
     def mean(self) -> Tensor:
@@ -267,7 +91,7 @@ class NormalMixture(Distribution):
         return quantile(value, self.weights, self.means, self.scales)
 
     def expectile(self, tau: Tensor | float) -> Tensor:
-        """Return e with `tau E(X - e)+ = (1 - tau) E(e - X)+` for tau in (0, 1), `(*sample, *batch)`; 0.5 is the mean."""
+        """Return e with `tau E(X - e)+ = (1 - tau) E(e - X)+`, `(*sample, *batch)`; tau = 0.5 is the mean."""
         tau = torch.as_tensor(tau, dtype=self.means.dtype, device=self.means.device)
         smallest = torch.finfo(tau.dtype).tiny
         self._check_level("tau", tau, smallest, 1 - torch.finfo(tau.dtype).eps / 2)
@@ -324,19 +148,6 @@ class NormalMixture(Distribution):
         which makes the gradient of any expectation unbiased. A value on an atom moves with that atom.
         """
         return reparameterized(self.sample(sample_shape, generator), self.weights, self.means, self.scales)
-
-    def refuse_atoms(self, what: str) -> None:
-        """Raise a ValueError if there are atoms, for which `what` is not defined."""
-        if self._only_atoms or (self._validate_args and readable(self.scales) and (self.scales == 0).any()):
-            raise ValueError(
-                f"scales must be > 0 for {what}; got 0, an atom, which has no density. Use cdf, or a small scale."
-            )
-
-    def _like(self, weights: Tensor, means: Tensor, scales: Tensor) -> NormalMixture:
-        """A mixture made of this one's, so of valid parts."""
-        new = NormalMixture(weights, means, scales, validate_args=False)
-        new._validate_args, new._only_atoms = self._validate_args, self._only_atoms
-        return new
 
     def _points(self, value: Tensor) -> Tensor:
         """Check values `(*sample, *batch)` and give them a component axis."""

@@ -57,9 +57,9 @@ class _Root(Function):
     @staticmethod
     def backward(ctx, grad):
         x, *parameters = ctx.saved_tensors
-        residual, pull = torch.func.vjp(ctx.residual, x, *parameters)
+        residual, pull = torch.func.vjp(ctx.residual, x, *parameters)  # type: ignore[misc] # torch annotates the variant with aux
         slope = pull(torch.ones_like(residual))[0]
-        return None, None, *pull(-grad / slope)[1:]
+        return (None, None, *pull(-grad / slope)[1:])
 
 
 def differentiable_root(residual: Callable[..., Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
