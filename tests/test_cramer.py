@@ -68,7 +68,9 @@ def test_atoms_by_zero_scales_and_by_samples_agree() -> None:
     assert cramer_loss(atoms[0], y).item() == pytest.approx(cramer_loss(x, y).item(), rel=1e-12)
 
 
-@pytest.mark.parametrize("batch", [((), ()), ((), (4,)), ((4,), ()), ((3, 1), (4,)), ((2, 3, 4), (3, 4)), ((0,), ())])
+@pytest.mark.parametrize(
+    "batch", [((), ()), ((), (4,)), ((4,), ()), ((3, 1), (4,)), ((2, 3, 4), (3, 4)), ((0,), ()), ((1, 1), ())]
+)
 @pytest.mark.parametrize("kind", ["mixture", "samples"])
 def test_batch_shapes_broadcast(batch: tuple[tuple[int, ...], tuple[int, ...]], kind: str) -> None:
     p, q = oracle.random_mixture(*batch[0], 3, seed=4), oracle.random_mixture(*batch[1], 5, seed=5)

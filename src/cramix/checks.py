@@ -9,8 +9,8 @@ from torch import Tensor
 
 
 def readable(*tensors: Tensor) -> bool:
-    """Whether the values can be looked at now: not while compiling, nor inside a function transform such as `vmap`."""
-    return not torch.compiler.is_compiling() and not any(map(in_transform, tensors))
+    """Whether there are values to look at now: not while compiling, in a transform such as `vmap`, or on "meta"."""
+    return not torch.compiler.is_compiling() and not any(in_transform(x) or x.is_meta for x in tensors)
 
 
 def in_transform(x: Tensor) -> bool:
@@ -53,11 +53,13 @@ def check_finite(**tensors: Tensor) -> None:
             )
 
 
-def check_within(name: str, x: Tensor, low: float, high: float) -> None:
-    """Require values in the closed interval; NaN is outside."""
-    bad = ~((x >= low) & (x <= high))
+def check_within(name: str, x: Tensor, interval: str) -> None:
+    """Require values in the unit interval, "[0, 1]" with either end open, as in "(0, 1]"; NaN is outside."""
+    above = x >= 0 if interval[0] == "[" else x > 0
+    below = x <= 1 if interval[-1] == "]" else x < 1
+    bad = ~(above & below)
     if bad.any():
-        raise ValueError(f"{name} must be in [{low:g}, {high:g}]; got {x[bad][0].item():.6g}. Clip it first.")
+        raise ValueError(f"{name} must be in {interval}; got {x[bad][0].item():.6g}. Clip it first.")
 
 
 def check_mixture(weights: Tensor, means: Tensor, scales: Tensor) -> None:

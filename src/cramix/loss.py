@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from cramix.checks import check_broadcast, check_floating
 from cramix.distance.cramer import cramer_squared
 from cramix.distance.density import density_l2_squared
 from cramix.mixture import NormalMixture
@@ -47,7 +48,9 @@ def crps(p: NormalMixture, y: Tensor, reduction: str = "none") -> Tensor:
         raise ValueError(f"p must be a NormalMixture; got {type(p).__name__}. For samples see from_samples.")
     if not isinstance(y, Tensor):
         raise ValueError(f"y must be a tensor of observations; got {type(y).__name__}. Use torch.as_tensor(y).")
-    return reduce(cramer_squared(p, y.unsqueeze(-1)), reduction)
+    check_floating(p=p.means, y=y)
+    check_broadcast("Observations are (*sample, *batch).", p=p.batch_shape, y=y.shape)
+    return reduce(cramer_squared(p, NormalMixture.from_samples(y.unsqueeze(-1), name="y")), reduction)
 
 
 def density_l2_loss(p: NormalMixture, q: NormalMixture, reduction: str = "mean") -> Tensor:

@@ -178,6 +178,8 @@ def _pack(batch: torch.Size, dtype: torch.dtype, *side: Tensor | None) -> tuple[
     tensors = [x for x in side if x is not None]
     k = tensors[1].shape[-1]
     shape = (1, k) if tensors[1].shape[:-1].numel() == 1 else (*batch, k)
+    if shape == (1, k):
+        tensors = [x.reshape(shape) for x in tensors]
     stacked = torch.stack([x if x.shape == shape else x.expand(shape) for x in tensors])
     packed = stacked.reshape(len(tensors), -1, k).mT.to(dtype, memory_format=torch.contiguous_format, copy=True)
     total = packed[0].sum(0)

@@ -40,7 +40,7 @@ def _mixture(name: str, side: NormalMixture | Tensor) -> NormalMixture:
     if isinstance(side, NormalMixture):
         return side
     if isinstance(side, Tensor):
-        return NormalMixture.from_samples(side)
+        return NormalMixture.from_samples(side, name=name)
     raise ValueError(f"{name} must be a NormalMixture or a tensor of samples; got {type(side).__name__}.")
 
 

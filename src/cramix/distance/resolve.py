@@ -57,8 +57,9 @@ def resolve(value: Tensor, scale: Tensor, p: Tensor, q: Tensor, within_q: Tensor
 def closed_form(p: Tensor, q: Tensor, within_q: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the Cramér loss (docs/math.md, eq. 4) and the scale to measure it with, `(B,)` each."""
     cross, within_p, *rest = all_pair_sums([(p, q), (p, p)] if len(q) == 2 else [(p, q), (p, p), (q, q)])
-    scale = 0.5 * (within_p[0] * p[0]).sum(0)
-    scale += within_q if within_q is not None else 0.5 * (rest[0][0] * q[0]).sum(0)
+    if within_q is None:
+        within_q = 0.5 * (rest[0][0] * q[0]).sum(0)
+    scale = 0.5 * (within_p[0] * p[0]).sum(0) + within_q
     return (cross[0] * p[0]).sum(0) - scale, scale
 
 

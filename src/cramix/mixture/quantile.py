@@ -17,7 +17,9 @@ def quantile(u: Tensor, weights: Tensor, means: Tensor, scales: Tensor) -> Tenso
     shape = torch.broadcast_shapes(u.shape, means.shape[:-1])
     with torch.no_grad():
         parameters = [t.detach().double() for t in (weights, means, scales)]
-        x = _solve(u.detach().double().expand(shape), *parameters).to(u.dtype)
+        # A level and the sums of weights are known to the rounding of their dtype; j / n is the j-th of n samples.
+        slack = 2 * torch.finfo(u.dtype).eps + means.shape[-1] * torch.finfo(torch.float64).eps
+        x = _solve(u.detach().double().expand(shape), *parameters, slack).to(u.dtype)
     return _attach(x, u, weights, means, scales)
 
 
@@ -49,10 +51,11 @@ def _residual(x: Tensor, u: Tensor, weights: Tensor, means: Tensor, scales: Tens
     return torch.where(mask > 0, torch.where(u < 0.5, lower, upper), x)
 
 
-def _solve(u: Tensor, weights: Tensor, means: Tensor, scales: Tensor) -> Tensor:
-    if not (scales > 0).any():
-        return _atom_quantile(u, weights, means)
+def _solve(u: Tensor, weights: Tensor, means: Tensor, scales: Tensor, slack: float) -> Tensor:
     present, atom = weights > 0, scales == 0
+    only_atoms = ~(present & ~atom).any(-1)
+    if only_atoms.all():
+        return _atom_quantile(u * (1 - slack), weights, means)
     # The mixture's quantile lies between the smallest and the largest quantile of its components.
     own = means + torch.where(atom, 0, scales * torch.special.ndtri(u).unsqueeze(-1))
     low = torch.where(present, own, torch.inf).amin(-1)
@@ -75,7 +78,8 @@ def _solve(u: Tensor, weights: Tensor, means: Tensor, scales: Tensor) -> Tensor:
     inner = low.isfinite() & high.isfinite()
     x = solve_increasing(newton, torch.where(inner, low, 0), torch.where(inner, high, 0), unit)
     x = torch.where(inner, x, torch.where(u < 0.5, low, high))
-    return torch.where(inner, _snap(x, u, weights, means, scales), x) if atom.any() else x
+    x = torch.where(inner, _snap(x, u, weights, means, scales), x) if atom.any() else x
+    return torch.where(only_atoms, _atom_quantile(u * (1 - slack), weights, means), x) if only_atoms.any() else x
 
 
 def _snap(x: Tensor, u: Tensor, weights: Tensor, means: Tensor, scales: Tensor) -> Tensor:

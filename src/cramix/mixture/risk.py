@@ -42,8 +42,8 @@ def _solve_expectile(tau: Tensor, weights: Tensor, means: Tensor, scales: Tensor
     # An expectile of the mixture lies between those of its components, which lie within 40 scales for any tau in use.
     reach = 40 * scales
     low, high = (means - reach).amin(-1).expand_as(tau), (means + reach).amax(-1).expand_as(tau)
-    unit = torch.where(scales > 0, scales, torch.inf).amin(-1)
-    unit = torch.where(unit.isfinite(), unit, high - low).expand_as(tau)
+    # An atom is a kink, on either side of which the balance is straight: Newton's last step must not cross one.
+    unit = scales.amin(-1).expand_as(tau)
 
     def newton(x: Tensor) -> tuple[Tensor, Tensor]:
         imbalance = _imbalance(x, tau, weights, means, scales)

@@ -47,24 +47,35 @@ class NormalComponents(Distribution):
     def from_logits(cls, logits: Tensor, means: Tensor, scales: Tensor, validate_args: bool | None = None) -> Self:
         """Build from unnormalised log weights `(*batch, k)`."""
         check_floating(logits=logits, means=means, scales=scales)
-        return cls(logits.softmax(-1), means, scales, validate_args)
+        cure = "Each is (*batch, components)."
+        shape = check_broadcast(cure, logits=logits.shape, means=means.shape, scales=scales.shape)
+        weights = logits.expand(shape).softmax(-1)
+        if readable(logits) and (bad := weights.isnan()).any():
+            worst = logits.expand(shape).amax(-1)[bad.any(-1)].flatten()[0].item()
+            raise ValueError(f"logits must be < inf, and not all -inf; got max {worst}. Use -inf for weight 0.")
+        return cls(weights, means, scales, validate_args)
 
     @classmethod
-    def from_samples(cls, x: Tensor, weights: Tensor | None = None) -> Self:
+    def from_samples(cls, x: Tensor, weights: Tensor | None = None, *, name: str = "x") -> Self:
         """Build the empirical distribution of points `(*batch, n)`: atoms, with weights >= 0 of any positive sum.
+
+        An error speaks of x by `name`.
 
         Example:
             >>> from cramix import NormalMixture
             >>> NormalMixture.from_samples(torch.tensor([1.0, 2.0, 4.0]), weights=torch.tensor([1.0, 1.0, 2.0])).mean
             tensor(2.7500)
         """
-        check_floating(**{"x": x} if weights is None else {"x": x, "weights": weights})
+        check_floating(**{name: x} if weights is None else {name: x, "weights": weights})
         if x.ndim == 0 or x.shape[-1] == 0:
-            raise ValueError(f"x must hold at least one sample; got shape {tuple(x.shape)}. Use (*batch, n).")
+            raise ValueError(f"{name} must hold at least one sample; got shape {tuple(x.shape)}. Use (*batch, n).")
         if weights is None:
             weights = x.new_full((), 1 / x.shape[-1]).expand(x.shape)
         else:
-            check_broadcast("Give one weight a sample.", x=x.shape, weights=weights.shape)
+            shape = check_broadcast("Give one weight a sample.", **{name: x.shape}, weights=weights.shape)
+            if readable(weights):
+                check_finite(weights=weights)
+            weights = weights.expand(shape)
             total = weights.sum(-1, keepdim=True)
             if readable(weights) and (weights.amin() < 0 or not bool((total > 0).all())):
                 raise ValueError(
@@ -72,19 +83,19 @@ class NormalComponents(Distribution):
                     f"sum {total.amin().item():.3g}. Drop samples of no weight."
                 )
             weights = weights / total
-        if readable(x, weights):
-            check_finite(x=x, weights=weights)
+        if readable(x):
+            check_finite(**{name: x})
         atoms = cls(weights, x, torch.zeros((), dtype=x.dtype, device=x.device), validate_args=False)
-        atoms._only_atoms = True
+        atoms._validate_args, atoms._only_atoms = Distribution._validate_args, True
         return atoms
 
     @classmethod
     def from_torch(cls, mixture: MixtureSameFamily) -> Self:
         """Build from torch's `MixtureSameFamily(Categorical, Normal)`."""
-        normal = mixture.component_distribution
-        if not isinstance(normal, Normal):
+        normal = mixture.component_distribution if isinstance(mixture, MixtureSameFamily) else mixture
+        if not isinstance(mixture, MixtureSameFamily) or not isinstance(normal, Normal):
             raise ValueError(
-                f"mixture must have Normal components; got {type(normal).__name__}. Convert its components."
+                f"mixture must be a MixtureSameFamily of Normal; got {type(normal).__name__}. Convert its components."
             )
         return cls(mixture.mixture_distribution.probs, normal.loc, normal.scale)
 
@@ -93,7 +104,15 @@ class NormalComponents(Distribution):
         """Build from k torch `Normal`s of one batch shape, with weights `(*batch, k)`, equal ones if none are given."""
         if len(normals) == 0:
             raise ValueError("normals must hold at least one Normal; got an empty list.")
-        means, scales = (torch.stack([getattr(n, name) for n in normals], -1) for name in ("loc", "scale"))
+        for n in normals:
+            if not isinstance(n, Normal):
+                raise ValueError(f"normals must all be Normal; got {type(n).__name__}. Convert it.")
+        check_floating(**{f"normals[{i}]": n.loc for i, n in enumerate(normals)})
+        shapes = {f"normals[{i}]": n.batch_shape for i, n in enumerate(normals)}
+        shape = check_broadcast("Use Normals of one batch shape.", **shapes)
+        means, scales = (
+            torch.stack([getattr(n, name).expand(shape) for n in normals], -1) for name in ("loc", "scale")
+        )
         return cls(torch.full_like(means, 1 / len(normals)) if weights is None else weights, means, scales)
 
     @classmethod
@@ -108,6 +127,9 @@ class NormalComponents(Distribution):
         """
         if len(mixtures) == 0:
             raise ValueError("mixtures must hold at least one mixture; got an empty list.")
+        for m in mixtures:
+            if not isinstance(m, NormalComponents):
+                raise ValueError(f"mixtures must all be NormalMixture; got {type(m).__name__}. See from_torch.")
         check_floating(**{f"mixtures[{i}]": m.means for i, m in enumerate(mixtures)}, weights=weights)
         if weights.shape[-1:] != (len(mixtures),):
             raise ValueError(
@@ -119,7 +141,10 @@ class NormalComponents(Distribution):
         batch = check_broadcast("Use mixtures of one batch shape.", **shapes, weights=weights.shape[:-1])
         scaled = [m.expand(batch).weights * weights[..., i, None] for i, m in enumerate(mixtures)]
         means, scales = ([getattr(m.expand(batch), name) for m in mixtures] for name in ("means", "scales"))
-        return cls(torch.cat(scaled, -1), torch.cat(means, -1), torch.cat(scales, -1), validate_args=False)
+        mixed = cls(torch.cat(scaled, -1), torch.cat(means, -1), torch.cat(scales, -1), validate_args=False)
+        mixed._validate_args = any(m._validate_args for m in mixtures)
+        mixed._only_atoms = all(m.only_atoms for m in mixtures)
+        return mixed
 
     def to_torch(self) -> MixtureSameFamily:
         """Return torch's `MixtureSameFamily(Categorical, Normal)`; not possible with atoms."""
@@ -128,7 +153,13 @@ class NormalComponents(Distribution):
 
     def expand(self, batch_shape: Sequence[int], _instance: None = None) -> Self:
         """Return the mixture with a larger batch shape, sharing memory."""
-        shape = (*batch_shape, self.n_components)
+        try:
+            shape = self.weights[..., 0].expand(batch_shape).shape
+        except RuntimeError:
+            raise ValueError(
+                f"batch_shape must extend {tuple(self.batch_shape)}; got {tuple(batch_shape)}. Only length 1 grows."
+            ) from None
+        shape = (*shape, self.n_components)
         return self._like(self.weights.expand(shape), self.means.expand(shape), self.scales.expand(shape))
 
     def affine(self, loc: Tensor | float, scale: Tensor | float) -> Self:
@@ -139,7 +170,7 @@ class NormalComponents(Distribution):
             >>> NormalMixture(torch.ones(1), torch.ones(1), torch.ones(1)).affine(3.0, -2.0).mean
             tensor(1.)
         """
-        loc, scale = (torch.as_tensor(t, dtype=self.means.dtype, device=self.means.device) for t in (loc, scale))
+        loc, scale = self._numbers(loc=loc, scale=scale)
         batch = check_broadcast(
             "loc and scale are numbers or (*batch).", loc=loc.shape, scale=scale.shape, mixture=self.batch_shape
         )
@@ -195,3 +226,10 @@ class NormalComponents(Distribution):
         new = type(self)(weights, means, scales, validate_args=False)
         new._validate_args, new._only_atoms = self._validate_args, self._only_atoms
         return new
+
+    def _numbers(self, **values: Tensor | float) -> list[Tensor]:
+        """Make numbers tensors like the means; what is a tensor must be one already."""
+        like = {"dtype": self.means.dtype, "device": self.means.device}
+        tensors = {name: x if isinstance(x, Tensor) else torch.as_tensor(x, **like) for name, x in values.items()}
+        check_floating(**tensors, means=self.means)
+        return list(tensors.values())
