@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import sys
 
 import torch
 from torch import Tensor
+
+_LARGEST = sys.float_info.max
 
 
 def readable(*tensors: Tensor) -> bool:
@@ -45,6 +47,8 @@ def check_broadcast(cure: str, **shapes: torch.Size) -> torch.Size:
 def check_finite(**tensors: Tensor) -> None:
     """Require values without NaN and infinity."""
     for name, x in tensors.items():
+        if x.numel() == 0 or _lies_within(x, -_LARGEST, _LARGEST):
+            continue
         bad = ~x.isfinite()
         if bad.any():
             count, first = int(bad.sum()), x[bad][0].item()
@@ -67,16 +71,23 @@ def check_mixture(weights: Tensor, means: Tensor, scales: Tensor) -> None:
     if weights.numel() == 0:
         return
     with torch.no_grad():
-        low, high = (x.tolist() for x in torch.stack((weights, means, scales)).flatten(1).aminmax(dim=1))
-        total_low, total_high = (x.item() for x in weights.sum(-1).aminmax())
         tolerance = weight_tolerance(weights.dtype)
-        # NaN passes none of these comparisons.
-        proper = low[0] >= 0 and total_low >= 1 - tolerance and total_high <= 1 + tolerance
-        if proper and low[2] >= 0 and -math.inf < low[1] and max(high[1:]) < math.inf:
+        if (
+            _lies_within(scales, 0, _LARGEST)
+            and _lies_within(means, -_LARGEST, _LARGEST)
+            and weights.amin().item() >= 0
+            and _lies_within(weights.sum(-1), 1 - tolerance, 1 + tolerance)
+        ):
             return
         check_weights(weights)
         check_finite(means=means)
         check_scales(scales)
+
+
+def _lies_within(x: Tensor, low: float, high: float) -> bool:
+    """Whether all values lie in the interval; NaN does not."""
+    least, most = x.aminmax()
+    return low <= least.item() and most.item() <= high
 
 
 def check_weights(weights: Tensor) -> None:

@@ -67,4 +67,5 @@ def _keep(values: Tensor, mask: Tensor, fill: Tensor) -> Tensor:
 @lru_cache(maxsize=8)
 def _rule(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     x, w = np.polynomial.legendre.leggauss(ORDER)
-    return torch.as_tensor(x, dtype=dtype, device=device), torch.as_tensor(w, dtype=dtype, device=device)
+    with torch.inference_mode(False):  # kept for later calls, which may want gradients
+        return torch.as_tensor(x, dtype=dtype, device=device), torch.as_tensor(w, dtype=dtype, device=device)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from cramix.checks import readable
+
 
 def half_mean_difference(points: Tensor, weights: Tensor) -> Tensor:
     """Return half of `E|Y - Y'|`, `(*batch)` in float64, for points and weights `(*batch, N)`."""
@@ -31,7 +33,7 @@ def _energy(points: Tensor, weights: Tensor, total: float) -> Tensor:
     The value is a sum over gaps, of one sign throughout. The gradient is that of the equal, linear form
     `sum_i y_i w_i (W(y_i-) + W(y_i) - total)`, which treats equal points alike.
     """
-    order = points.detach().argsort(-1)
+    order = _argsort(points.detach())
     points, weights = points.gather(-1, order), weights.gather(-1, order)
     mass = weights.cumsum(-1)
     inner = mass[..., :-1]
@@ -43,3 +45,16 @@ def _energy(points: Tensor, weights: Tensor, total: float) -> Tensor:
     before, after = (mass.gather(-1, torch.searchsorted(fixed, fixed, right=right)) for right in (False, True))
     linear = (points * weights * (before + after - total)).sum(-1)
     return linear + (value - linear).detach()
+
+
+def _argsort(points: Tensor) -> Tensor:
+    """Sort float64 points along the last axis, `(*batch, N)`; return the order.
+
+    For one row in plain eager mode the sort is of integers in the order of the numbers, for which torch has a parallel
+    radix sort on the CPU, ten times as fast at 100,000 points: the bits of a number as they are if it is positive, and
+    inverted below the sign if it is negative.
+    """
+    if points.numel() != points.shape[-1] or not readable(points):
+        return points.argsort(-1)
+    bits = points.contiguous().view(torch.int64)
+    return (bits ^ ((bits >> 63) & torch.iinfo(torch.int64).max)).flatten().argsort().view(points.shape)

@@ -45,5 +45,7 @@ def _mixture(name: str, side: NormalMixture | Tensor) -> NormalMixture:
 
 
 def _operand(side: NormalMixture, dtype: torch.dtype) -> Operand:
-    scales = None if side.only_atoms else side.scales.to(dtype)
-    return Operand(side.weights.to(dtype), side.means.to(dtype), scales)
+    weights, means, scales = side.weights, side.means, None if side.only_atoms else side.scales
+    if means.dtype == dtype:
+        return Operand(weights, means, scales)
+    return Operand(weights.to(dtype), means.to(dtype), None if scales is None else scales.to(dtype))

@@ -9,7 +9,8 @@ pair (docs/math.md, eq. 5 to 7):
 
     A = d E + t sqrt(2 / pi) exp(-z^2),    E = dA/dd = erf(z),    H = exp(-z^2) / (t sqrt 2)
 
-and `2 s H / sqrt(pi)` is the derivative of A in either scale `s`. None of them needs an epsilon: see `_doubled_variance`.
+and `2 s H / sqrt(pi)` is the derivative of A in either scale `s`. None of them needs an epsilon, see
+`_doubled_variance`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import math
 import threading
 from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,9 +28,58 @@ BLOCK = 1 << 18
 # Up to this many pairs the time goes into calls, not arithmetic.
 SMALL = 1 << 14
 
+# Beyond this exp(-x) underflows, where it takes up to 70 times as long; here it is as good as 0 there.
+_LARGEST_EXPONENT = {torch.float32: 86.0, torch.float64: 707.0}
+
 _local = threading.local()
 
 INV_SQRT_PI = 1 / math.sqrt(math.pi)
+
+
+class Sums(NamedTuple):
+    """What the pairs of two sides add up to, for the Cramér loss and its gradients.
+
+    The energies `cross = E|X - Y|`, `within_p = E|X - X'|` and `within_q`, `(B,)`; `within_q` is None for atoms.
+    `at_p`, `(3, k, B)`, holds the sums of A, E and H at each component of p, over q less those over p, `at_q` the
+    reverse; each is None if not asked for.
+    """
+
+    cross: Tensor
+    within_p: Tensor
+    within_q: Tensor | None
+    at_p: Tensor | None
+    at_q: Tensor | None
+
+
+def all_sums(p: Tensor, q: Tensor, *, at_p: bool = False, at_q: bool = False) -> Sums:
+    """Sum over all pairs that the Cramér loss of two sides needs, with derivatives at the components of p or q."""
+    k, batch = p.shape[1:]
+    if p.shape == q.shape and 4 * k * k * batch <= SMALL:
+        return _chained_sums(p, q, at_p, at_q)
+    pq, pp = pair_sums(p, q, derivatives=at_p), pair_sums(p, p, derivatives=at_p)
+    qq = None if len(q) == 2 else pair_sums(q, q, derivatives=at_q)
+    qp = pair_sums(q, p, derivatives=True) if at_q else None
+    return Sums(
+        _energy(p, pq),
+        _energy(p, pp),
+        None if qq is None else _energy(q, qq),
+        pq.sub_(pp) if at_p else None,
+        qp if qq is None or qp is None else qp.sub_(qq),
+    )
+
+
+def _chained_sums(p: Tensor, q: Tensor, at_p: bool, at_q: bool) -> Sums:
+    """Take all sums in one pass: neighbours in the chain p, p, q, q, p are the pairs of sides wanted."""
+    chain = torch.stack((p, p, q, q, p) if at_q else (p, p, q, q), 1)
+    at, of = chain[:, :-1], chain[:, 1:]
+    sums = _block_sums(at, of, at_p or at_q, None)
+    within_p, cross, within_q, *_ = (sums[0] * at[0]).sum(1).unbind()
+    pp, pq, qq, *qp = sums.unbind(1)
+    return Sums(cross, within_p, within_q, pq - pp if at_p else None, qp[0] - qq if at_q else None)
+
+
+def _energy(at: Tensor, sums: Tensor) -> Tensor:
+    return (sums[0] * at[0]).sum(0)
 
 
 def pair_sums(at: Tensor, of: Tensor, *, derivatives: bool = False) -> Tensor:
@@ -37,8 +88,8 @@ def pair_sums(at: Tensor, of: Tensor, *, derivatives: bool = False) -> Tensor:
     Returns:
         `sum_j w_j A_ij`, shape `(1, n, B)`; with `derivatives` also the sums of E and H, shape `(3, n, B)`.
     """
-    n, m, batch = at.shape[1], of.shape[1], max(at.shape[2], of.shape[2])
-    if torch.compiler.is_compiling():
+    n, m, batch = at.shape[1], of.shape[1], _batch(at, of)
+    if torch.compiler.is_compiling() or n * m * batch <= SMALL:
         return _block_sums(at, of, derivatives, None)
     work = _scratch(at, n * m * batch)
     if n * m * batch <= BLOCK:
@@ -52,36 +103,25 @@ def pair_sums(at: Tensor, of: Tensor, *, derivatives: bool = False) -> Tensor:
     return total
 
 
-def all_pair_sums(sides: list[tuple[Tensor, Tensor]], *, derivatives: bool = False) -> tuple[Tensor, ...]:
-    """Return `pair_sums` of several pairs of sides; small ones of one shape go through together, as one batch."""
-    n, m, batch = sides[0][0].shape[1], sides[0][1].shape[1], sides[0][0].shape[2]
-    if len({side.shape for pair in sides for side in pair}) > 1 or n * m * batch * len(sides) > SMALL:
-        return tuple(pair_sums(at, of, derivatives=derivatives) for at, of in sides)
-    at, of = (torch.cat(group, 2) for group in zip(*sides, strict=True))
-    return pair_sums(at, of, derivatives=derivatives).split(batch, 2)
-
-
 def _block_sums(at: Tensor, of: Tensor, derivatives: bool, work: Tensor | None) -> Tensor:
-    """Sum one block of pairs, `(n, m, B)`, in the four arrays of `work` if given."""
-    d = e = g = r = None
-    if work is not None:
-        shape = at.shape[1], of.shape[1], max(at.shape[2], of.shape[2])
-        d, e, g, r = work[:, : math.prod(shape)].view(4, *shape).unbind()
-    _, means, *scales = at.unsqueeze(2).unbind()
-    weights, of_means, *of_scales = of.unbind()
+    """Sum one block of pairs, `(*, n, m, B)`, in the four arrays of `work` if given."""
+    _, means, *scales = at.unsqueeze(-2).unbind()
+    weights, of_means, *of_scales = of.unsqueeze(-3).unbind()
+    shape = *at.shape[1:-1], of.shape[-2], _batch(at, of)
+    work = at.new_empty(4, *shape) if work is None else work[:, : math.prod(shape)].view(4, *shape)
+    a, e, h, r = work.unbind()
     variances = [_doubled_variance(x) for x in scales + of_scales]
-    t2 = torch.add(*variances, out=r) if len(variances) == 2 else variances[0]
-    r = t2.rsqrt_()
-    d = torch.sub(means, of_means, out=d)
-    e = torch.mul(d, r, out=e)
-    g = torch.mul(e, e, out=g).neg_().exp_()
-    e.erf_()
-    a = d.mul_(e).addcdiv_(g, r, value=INV_SQRT_PI).mul_(weights)
-    if not derivatives:
-        return a.sum(1).unsqueeze(0)
-    e.mul_(weights)
-    h = g.mul_(r).mul_(weights)
-    return torch.stack((a.sum(1), e.sum(1), h.sum(1)))
+    r = (torch.add(*variances, out=r) if len(variances) == 2 else variances[0]).rsqrt_()
+    torch.sub(means, of_means, out=a)
+    torch.mul(a, r, out=e)
+    torch.mul(e, e, out=h).clamp_max_(_LARGEST_EXPONENT[h.dtype]).neg_().exp_()
+    # From some 1500 numbers on MKL starts threads for erf in float64: for a chain, longer to start than to do without.
+    for part in e.unbind() if e.ndim == 4 else (e,):
+        part.erf_()
+    a.mul_(e).addcdiv_(h, r, value=INV_SQRT_PI)
+    if derivatives:
+        h.mul_(r)
+    return work[: 3 if derivatives else 1].mul_(weights).sum(-2)
 
 
 def _doubled_variance(scales: Tensor) -> Tensor:
@@ -93,20 +133,24 @@ def _doubled_variance(scales: Tensor) -> Tensor:
     return (2 * scales).mul_(scales).add_(torch.finfo(scales.dtype).tiny)
 
 
-def _scratch(like: Tensor, pairs: int) -> Tensor | None:
-    """Return four work arrays to be overwritten; none for a few pairs.
+def _scratch(like: Tensor, pairs: int) -> Tensor:
+    """Return four work arrays to be overwritten.
 
     On the CPU each thread keeps its own, a few megabytes: getting fresh memory from the system page by page takes
     longer than the arithmetic. CUDA's allocator keeps memory by itself.
     """
-    if pairs <= SMALL:
-        return None
     if like.device.type != "cpu":
         return like.new_empty(4, min(pairs, BLOCK))
     kept = getattr(_local, "scratch", None)
     if kept is None:
-        kept = _local.scratch = torch.empty(4 * BLOCK, dtype=torch.float64)
+        with torch.inference_mode(False):  # an inference tensor could not be written to outside of that mode
+            kept = _local.scratch = torch.empty(4 * BLOCK, dtype=torch.float64)
     return kept.view(like.dtype)[: 4 * BLOCK].view(4, BLOCK)
+
+
+def _batch(at: Tensor, of: Tensor) -> int:
+    """The length of the batch axis, 1 for what the whole batch shares; the batch may be empty."""
+    return of.shape[-1] if at.shape[-1] == 1 else at.shape[-1]
 
 
 def _slices(length: int, step: int) -> list[slice]:

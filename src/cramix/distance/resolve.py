@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cramix.distance.pairs import all_pair_sums
+from cramix.distance.pairs import all_sums
 from cramix.quadrature import ORDER, gauss_legendre, panel_edges
 
 # value / scale below which the closed form is no longer trusted: its relative error there is about 1e-4 and 1e-11.
@@ -56,11 +56,12 @@ def resolve(value: Tensor, scale: Tensor, p: Tensor, q: Tensor, within_q: Tensor
 
 def closed_form(p: Tensor, q: Tensor, within_q: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the Cramér loss (docs/math.md, eq. 4) and the scale to measure it with, `(B,)` each."""
-    cross, within_p, *rest = all_pair_sums([(p, q), (p, p)] if len(q) == 2 else [(p, q), (p, p), (q, q)])
+    sums = all_sums(p, q)
     if within_q is None:
-        within_q = 0.5 * (rest[0][0] * q[0]).sum(0)
-    scale = 0.5 * (within_p[0] * p[0]).sum(0) + within_q
-    return (cross[0] * p[0]).sum(0) - scale, scale
+        assert sums.within_q is not None, "atoms come with their within_q"
+        within_q = 0.5 * sums.within_q
+    scale = 0.5 * sums.within_p + within_q
+    return sums.cross - scale, scale
 
 
 def sum_of_squares(p: Tensor, q: Tensor) -> Tensor:

@@ -16,10 +16,10 @@ def quantile(u: Tensor, weights: Tensor, means: Tensor, scales: Tensor) -> Tenso
     """Return the smallest x with `F(x) >= u`."""
     shape = torch.broadcast_shapes(u.shape, means.shape[:-1])
     with torch.no_grad():
-        parameters = [t.detach().double() for t in (weights, means, scales)]
         # A level and the sums of weights are known to the rounding of their dtype; j / n is the j-th of n samples.
         slack = 2 * torch.finfo(u.dtype).eps + means.shape[-1] * torch.finfo(torch.float64).eps
-        x = _solve(u.detach().double().expand(shape), *parameters, slack).to(u.dtype)
+        level, w, m, s = (t.detach().double() for t in (u, weights, means, scales))
+        x = _solve(level.expand(shape), w, m, s, slack).to(u.dtype)
     return _attach(x, u, weights, means, scales)
 
 

@@ -154,12 +154,12 @@ class NormalComponents(Distribution):
     def expand(self, batch_shape: Sequence[int], _instance: None = None) -> Self:
         """Return the mixture with a larger batch shape, sharing memory."""
         try:
-            shape = self.weights[..., 0].expand(batch_shape).shape
+            batch = self.weights[..., 0].expand(batch_shape).shape
         except RuntimeError:
             raise ValueError(
                 f"batch_shape must extend {tuple(self.batch_shape)}; got {tuple(batch_shape)}. Only length 1 grows."
             ) from None
-        shape = (*shape, self.n_components)
+        shape = (*batch, self.n_components)
         return self._like(self.weights.expand(shape), self.means.expand(shape), self.scales.expand(shape))
 
     def affine(self, loc: Tensor | float, scale: Tensor | float) -> Self:
@@ -229,7 +229,6 @@ class NormalComponents(Distribution):
 
     def _numbers(self, **values: Tensor | float) -> list[Tensor]:
         """Make numbers tensors like the means; what is a tensor must be one already."""
-        like = {"dtype": self.means.dtype, "device": self.means.device}
-        tensors = {name: x if isinstance(x, Tensor) else torch.as_tensor(x, **like) for name, x in values.items()}
+        tensors = {name: x if isinstance(x, Tensor) else self.means.new_tensor(x) for name, x in values.items()}
         check_floating(**tensors, means=self.means)
         return list(tensors.values())

@@ -1,0 +1,131 @@
+"""The Cramér loss for autograd, function transforms and the compiler, with its gradients written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from cramix.distance import atoms
+from cramix.distance.evaluate import evaluate, plain_eager
+from cramix.distance.operands import Operand
+from cramix.distance.plain import plain_cramer
+
+
+def differentiable_cramer(p: Operand, q: Operand) -> Tensor:
+    """Return the Cramér loss of a mixture p and a mixture or atoms q, `(*batch)`."""
+    within_q = atoms.half_mean_difference(q.means, q.weights) if q.scales is None else None
+    arguments = *p, *q, within_q, p.needs_grad, q.needs_grad
+    return _Eager.apply(*arguments) if plain_eager() else _Transformable.apply(*arguments)[0]
+
+
+class _Eager(Function):
+    """The loss in plain eager mode: one output, and no more than must be done at each call."""
+
+    @staticmethod
+    def forward(ctx, *arguments):
+        value, *ctx.known = _evaluate(arguments)
+        ctx.save_for_backward(*arguments[:7])
+        return value
+
+    @staticmethod
+    def backward(ctx, grad):
+        return _backward(ctx, grad, ctx.saved_tensors, *ctx.known)
+
+
+class _Transformable(Function):
+    """The same for function transforms and the compiler.
+
+    The gradients are outputs too, non-differentiable: that is how function transforms let backward see them.
+    """
+
+    @staticmethod
+    def forward(p_weights, p_means, p_scales, q_weights, q_means, q_scales, within_q, grad_p, grad_q):
+        p, q = (p_weights, p_means, p_scales), (q_weights, q_means, q_scales)
+        value, *known = _evaluate((*p, *q, within_q, grad_p, grad_q))
+        return (value, *(value.new_empty(0) if x is None else x for x in known))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, at_p, at_q = output
+        ctx.mark_non_differentiable(at_p, at_q)
+        ctx.save_for_backward(*inputs[:7], at_p, at_q)
+
+    @staticmethod
+    def backward(ctx, grad, *_):
+        *saved, at_p, at_q = ctx.saved_tensors
+        return _backward(ctx, grad, tuple(saved), at_p, at_q)
+
+    @staticmethod
+    def vmap(info, in_dims, *arguments):
+        *tensors, grad_p, grad_q = arguments
+        rank = max(x.ndim - (dim is not None) for x, dim in zip(tensors[:6], in_dims, strict=False) if x is not None)
+        ranks = [rank] * 6 + [rank - 1]
+        moved = [_batch_first(x, dim, r) for x, dim, r in zip(tensors, in_dims, ranks, strict=False)]
+        value, at_p, at_q = _Transformable.apply(*moved, grad_p, grad_q)
+        return (value, at_p, at_q), (0, 1 if grad_p else None, 1 if grad_q else None)
+
+
+class _Gradient(Function):
+    """The gradient of the loss for one side, known already; differentiable in its turn by the plain formula."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(first, grad, known, *inputs):
+        side = [x for x in inputs[first : first + 3] if x is not None]
+        parts = (grad.unsqueeze(-1) * known).unbind()
+        return tuple(
+            part if part.shape == x.shape else part.sum_to_size(x.shape) for part, x in zip(parts, side, strict=True)
+        )
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.first, grad, _, *tensors = inputs
+        ctx.save_for_backward(grad, *tensors)
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        grad, *inputs = ctx.saved_tensors
+        present = [i for i, x in enumerate(inputs) if x is not None]
+
+        def loss(grad, *tensors):
+            full = dict(zip(present, tensors, strict=True))
+            return (grad * plain_cramer(*(full.get(i) for i in range(6)))).sum()  # type: ignore[arg-type]
+
+        side = tuple(1 + k for k, i in enumerate(present) if ctx.first <= i < ctx.first + 3)
+        second = torch.func.grad(loss, side)
+        _, pull = torch.func.vjp(second, grad, *(inputs[i] for i in present))  # type: ignore[misc]
+        for_grad, *rest = pull(cotangents)
+        by_input = dict(zip(present, rest, strict=True))
+        return (None, for_grad, None, *(by_input.get(i) for i in range(6)))
+
+
+def _evaluate(arguments: tuple) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    p_weights, p_means, p_scales, q_weights, q_means, q_scales, within_q, grad_p, grad_q = arguments
+    p, q = Operand(p_weights, p_means, p_scales), Operand(q_weights, q_means, q_scales)
+    return evaluate(p, q, within_q, grad_p, grad_q)
+
+
+def _backward(ctx: Any, grad: Tensor, saved: tuple, at_p: Tensor | None, at_q: Tensor | None) -> tuple:
+    """Return the gradients for all arguments of the functions above."""
+    *inputs, within_q = saved
+    for_p = for_q = (None, None, None)
+    gradient = _Gradient.apply if torch.is_grad_enabled() else _Gradient.forward
+    if any(ctx.needs_input_grad[:3]):
+        for_p = gradient(0, grad, at_p, *inputs)
+    if any(ctx.needs_input_grad[3:6]):
+        for_q = gradient(3, grad, at_q, *inputs)
+        for_q = for_q if len(for_q) == 3 else (*for_q, None)
+    for_within = None if within_q is None else -grad.to(within_q.dtype).sum_to_size(within_q.shape)
+    return (*for_p, *for_q, for_within, None, None)
+
+
+def _batch_first(x: Tensor | None, dim: int | None, rank: int) -> Tensor | None:
+    """Move the mapped axis to the front of a tensor with `rank` other axes, which may be missing on the left."""
+    if x is None or dim is None:
+        return x
+    x = x.movedim(dim, 0)
+    return x.reshape(x.shape[0], *(1,) * (rank + 1 - x.ndim), *x.shape[1:])

@@ -1,0 +1,101 @@
+"""The Cramér loss and its gradients in one pass over the pairs, without autograd."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cramix.checks import check_broadcast
+from cramix.distance.operands import Operand
+from cramix.distance.pairs import INV_SQRT_PI, SMALL, all_sums
+from cramix.distance.resolve import resolve
+
+
+class Evaluation(NamedTuple):
+    """The loss `(*batch)` and, where asked for, its gradients for p and for q, stacked, `(3 or 2, *batch, k)`."""
+
+    value: Tensor
+    at_p: Tensor | None
+    at_q: Tensor | None
+
+
+def evaluate(p: Operand, q: Operand, within_q: Tensor | None, grad_p: bool, grad_q: bool) -> Evaluation:
+    """Evaluate the Cramér loss of a mixture p and a mixture q, or atoms q with their half mean difference in float64.
+
+    In plain eager mode the inside runs in inference mode, where calls are a quarter cheaper. Every tensor that leaves
+    is made outside of it, and so is an ordinary one.
+    """
+    dtype = p.means.dtype
+    batch = check_broadcast("", p=p.means.shape[:-1], q=q.means.shape[:-1])
+    small = p.means.shape[-1] * q.means.shape[-1] * batch.numel() <= SMALL
+    working = torch.float64 if small else dtype  # in float64 there is little to resolve, and here it costs nothing
+    with torch.inference_mode() if plain_eager() else nullcontext():
+        p_side, q_side, p_total, q_total = _packed(batch, working, p, q)
+        sums = all_sums(p_side, q_side, at_p=grad_p, at_q=grad_q)
+        if sums.within_q is not None:
+            within = sums.within_p + sums.within_q
+        else:
+            assert within_q is not None, "atoms come with their within_q"
+            within_q = within_q.expand(batch).reshape(-1)
+            within = torch.add(sums.within_p, within_q.to(working), alpha=2)
+        value = torch.sub(sums.cross, within, alpha=0.5)
+        if working == dtype:
+            value = resolve(value, 0.5 * within, p_side, q_side, within_q)
+        if sums.at_p is not None:
+            _to_gradients(p_side, p_total, sums.at_p)
+        if sums.at_q is not None:
+            _to_gradients(q_side, q_total, sums.at_q)
+    at_p = None if sums.at_p is None else _unpacked(sums.at_p, len(p_side), dtype, batch)
+    at_q = None if sums.at_q is None else _unpacked(sums.at_q, len(q_side), dtype, batch)
+    return Evaluation(value.clamp_min(0).to(dtype).reshape(batch), at_p, at_q)
+
+
+def plain_eager() -> bool:
+    """Whether neither the compiler nor a function transform is at work."""
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+
+
+def _packed(batch: torch.Size, dtype: torch.dtype, p: Operand, q: Operand) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Lay out both sides component-major (see `pairs`), with weights divided by their sums, `(B,)`, which come last."""
+    if q.scales is not None and p.means.shape == q.means.shape:
+        (p_side, q_side), (p_total, q_total) = _pack(batch, dtype, p, q)
+    else:
+        (p_side,), (p_total,) = _pack(batch, dtype, p)
+        (q_side,), (q_total,) = _pack(batch, dtype, q)
+    return p_side, q_side, p_total, q_total
+
+
+def _pack(batch: torch.Size, dtype: torch.dtype, *sides: Operand) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Lay out sides of one shape in one go, each `(3 or 2, k, B)`, or `(., k, 1)` where it serves the whole batch."""
+    like = sides[0].means
+    k = like.shape[-1]
+    shape = (1, k) if like.shape[:-1].numel() == 1 else (*batch, k)
+    present = [x for same in zip(*sides, strict=True) for x in same if x is not None]
+    tensors = [x if x.shape == shape else x.reshape(shape) if shape == (1, k) else x.expand(shape) for x in present]
+    rows = torch.cat(tensors, -1).view(-1, len(tensors) // len(sides), len(sides), k)
+    packed = rows.permute(1, 2, 3, 0).to(dtype, memory_format=torch.contiguous_format, copy=True)
+    weights = packed[0]
+    total = weights.sum(1, keepdim=True)
+    weights.div_(total)
+    return packed.unbind(1), total.squeeze(1).unbind()
+
+
+def _to_gradients(side: Tensor, total: Tensor, sums: Tensor) -> None:
+    """Turn the difference of pair sums, in place, into gradients for weights, means and scales, `(3, k, B)`.
+
+    The loss is that of the normalised weights, so their gradient has mean 0 under them (docs/math.md, eq. 8).
+    """
+    potential, slope, curve = sums.unbind()
+    weights, _, *scales = side.unbind()
+    potential.sub_((weights * potential).sum(0)).div_(total)
+    slope.mul_(weights)
+    if scales:
+        curve.mul_(weights).mul_(scales[0]).mul_(2 * INV_SQRT_PI)
+
+
+def _unpacked(gradients: Tensor, rows: int, dtype: torch.dtype, batch: torch.Size) -> Tensor:
+    """Bring gradients back to the layout of the input, `(3 or 2, *batch, k)`, in a tensor of its own."""
+    return gradients[:rows].mT.to(dtype, memory_format=torch.contiguous_format, copy=True).view(rows, *batch, -1)
