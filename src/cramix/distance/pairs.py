@@ -107,21 +107,25 @@ def _block_sums(at: Tensor, of: Tensor, derivatives: bool, work: Tensor | None) 
     """Sum one block of pairs, `(*, n, m, B)`, in the four arrays of `work` if given."""
     _, means, *scales = at.unsqueeze(-2).unbind()
     weights, of_means, *of_scales = of.unsqueeze(-3).unbind()
-    shape = *at.shape[1:-1], of.shape[-2], _batch(at, of)
-    work = at.new_empty(4, *shape) if work is None else work[:, : math.prod(shape)].view(4, *shape)
-    a, e, h, r = work.unbind()
+    if torch.compiler.is_compiling():
+        a = e = h = r = None  # the compiler fuses the steps and needs no arrays to write to
+    else:
+        shape = *at.shape[1:-1], of.shape[-2], _batch(at, of)
+        work = at.new_empty(4, *shape) if work is None else work[:, : math.prod(shape)].view(4, *shape)
+        a, e, h, r = work.unbind()
     variances = [_doubled_variance(x) for x in scales + of_scales]
     r = (torch.add(*variances, out=r) if len(variances) == 2 else variances[0]).rsqrt_()
-    torch.sub(means, of_means, out=a)
-    torch.mul(a, r, out=e)
-    torch.mul(e, e, out=h).clamp_max_(_LARGEST_EXPONENT[h.dtype]).neg_().exp_()
+    d = torch.sub(means, of_means, out=a)
+    e = torch.mul(d, r, out=e)
+    h = torch.mul(e, e, out=h).clamp_max_(_LARGEST_EXPONENT[e.dtype]).neg_().exp_()
     # From some 1500 numbers on MKL starts threads for erf in float64: for a chain, longer to start than to do without.
     for part in e.unbind() if e.ndim == 4 else (e,):
         part.erf_()
-    a.mul_(e).addcdiv_(h, r, value=INV_SQRT_PI)
+    a = d.mul_(e).addcdiv_(h, r, value=INV_SQRT_PI)
     if derivatives:
         h.mul_(r)
-    return work[: 3 if derivatives else 1].mul_(weights).sum(-2)
+    terms = (torch.stack((a, e, h)) if work is None else work)[: 3 if derivatives else 1]
+    return terms.mul_(weights).sum(-2)
 
 
 def _doubled_variance(scales: Tensor) -> Tensor:
