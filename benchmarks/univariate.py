@@ -131,7 +131,7 @@ def crps_rows(shared: bool, dtype: torch.dtype) -> dict[str, list[float]]:
     y = torch.randn(1_000_000, generator=g).to(dtype)
     w, m, s = (t.to(dtype) for t in parameters(*(() if shared else (1_000_000,)), 5, seed=7))
     w = w / w.sum(-1, keepdim=True)
-    arrays = [np.ascontiguousarray(np.broadcast_to(t.numpy(), (1_000_000, 5))) for t in (m, s, w)]
+    arrays = [np.array(np.broadcast_to(t.numpy(), (1_000_000, 5))) for t in (m, s, w)]
     tensors = [torch.from_numpy(a) for a in arrays]
     ours = crps(NormalMixture(w, m, s), y)
     theirs = torch.as_tensor(scoringrules.crps_mixnorm(y.numpy(), *arrays, backend="numba"))
