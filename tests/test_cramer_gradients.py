@@ -95,24 +95,30 @@ def test_gradient_near_equality_keeps_its_digits(name: str) -> None:
 
 
 @pytest.mark.parametrize("spread", [0.1, 1.0, 1e6])
-def test_gradients_are_bounded_by_twice_the_weight(spread: float) -> None:
-    """Tighter than the paper's Theorem 3, whose bound is 4: |dL/dmean_j| and |dL/dscale_j| <= 2 w_j."""
+def test_gradients_are_bounded_by_the_weight(spread: float) -> None:
+    """Tighter than the paper's Theorem 3, whose bound is 4: (2 - w_j) w_j for means, sqrt(2 / pi) w_j for scales."""
     for seed in range(20):
         w, m, s = oracle.random_parameters(200, 4, seed=seed, spread=spread)
         q = oracle.random_mixture(200, 3, seed=seed + 100, spread=spread)
         m.requires_grad_(), s.requires_grad_()
-        grads = torch.autograd.grad(cramer_loss(NormalMixture(w, m, s), q, reduction="sum"), (m, s))
-        for grad in grads:
-            assert (grad.abs() <= 2 * w * (1 + 1e-12)).all()
-            assert (grad.abs() <= 4).all()
+        for_m, for_s = torch.autograd.grad(cramer_loss(NormalMixture(w, m, s), q, reduction="sum"), (m, s))
+        assert (for_m.abs() <= (2 - w) * w * (1 + 1e-12)).all()
+        assert (for_s.abs() <= math.sqrt(2 / math.pi) * w * (1 + 1e-12)).all()
+        assert max(for_m.abs().max(), for_s.abs().max()) <= 4
 
 
-def test_the_bound_is_reached() -> None:
+def test_the_bounds_are_reached() -> None:
+    """A component between the rest of its mixture and the target; a wide component on a far target, and alone."""
     w = torch.tensor([0.3, 0.7], dtype=torch.float64)
-    m = torch.tensor([0.0, -50.0], dtype=torch.float64, requires_grad=True)
-    far = NormalMixture(torch.ones(1).double(), torch.full((1,), -100.0).double(), torch.ones(1).double())
-    (grad,) = torch.autograd.grad(cramer_loss(NormalMixture(w, m, torch.ones(2).double()), far), m)
-    assert grad[0].item() == pytest.approx(0.3 - 0.3 * 0.7, abs=1e-12)  # erf = 1 to q, and to the other component
+    m = torch.tensor([0.0, 50.0], dtype=torch.float64, requires_grad=True)
+    target = NormalMixture.from_samples(torch.tensor([-100.0], dtype=torch.float64))
+    (grad,) = torch.autograd.grad(cramer_loss(NormalMixture(w, m, torch.ones(2).double()), target), m)
+    assert grad[0].item() == pytest.approx((2 - 0.3) * 0.3, rel=1e-12)
+    s = torch.tensor([1.0, 1e-9], dtype=torch.float64, requires_grad=True)
+    w = torch.tensor([1e-9, 1 - 1e-9], dtype=torch.float64)
+    alone = NormalMixture(w, torch.tensor([0.0, 50.0], dtype=torch.float64), s)
+    (grad,) = torch.autograd.grad(cramer_loss(alone, NormalMixture.from_samples(torch.zeros(1).double())), s)
+    assert grad[0].item() == pytest.approx(math.sqrt(2 / math.pi) * 1e-9, rel=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -240,6 +246,13 @@ def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
     for x, y in zip(torch.autograd.grad(value, leaf), torch.autograd.grad(expected, wide), strict=True):
         assert x.dtype == dtype
         torch.testing.assert_close(x, y.to(dtype))
+
+
+def test_an_empty_batch_has_empty_gradients() -> None:
+    tensors = [t.requires_grad_() for t in oracle.random_parameters(0, 3, seed=20)]
+    loss = cramer_loss(NormalMixture(*tensors), oracle.random_mixture(2, seed=21), reduction="sum")
+    assert loss.item() == 0
+    assert [g.shape for g in torch.autograd.grad(loss, tensors)] == [(0, 3)] * 3
 
 
 def test_autocast_changes_nothing() -> None:

@@ -104,11 +104,12 @@ def test_a_component_without_weight_is_invisible(p: NormalMixture, q: NormalMixt
 
 
 @given(mixtures(), mixtures())
-def test_gradients_are_bounded_by_twice_the_weight(p: NormalMixture, q: NormalMixture) -> None:
+def test_gradients_are_bounded_by_the_weight(p: NormalMixture, q: NormalMixture) -> None:
     means, scales = p.means.clone().requires_grad_(), p.scales.clone().requires_grad_()
     loss = cramer_loss(NormalMixture(p.weights, means, scales), q)
-    for grad in torch.autograd.grad(loss, (means, scales)):
-        assert (grad.abs() <= 2 * p.weights * (1 + 1e-12)).all()
+    for_means, for_scales = torch.autograd.grad(loss, (means, scales))
+    assert (for_means.abs() <= (2 - p.weights) * p.weights * (1 + 1e-12)).all()
+    assert (for_scales.abs() <= (2 / torch.pi) ** 0.5 * p.weights * (1 + 1e-12)).all()
 
 
 @given(mixtures(), mixtures(), st.floats(0, 1))

@@ -98,4 +98,5 @@ def _to_gradients(side: Tensor, total: Tensor, sums: Tensor) -> None:
 
 def _unpacked(gradients: Tensor, rows: int, dtype: torch.dtype, batch: torch.Size) -> Tensor:
     """Bring gradients back to the layout of the input, `(3 or 2, *batch, k)`, in a tensor of its own."""
-    return gradients[:rows].mT.to(dtype, memory_format=torch.contiguous_format, copy=True).view(rows, *batch, -1)
+    own = gradients[:rows].mT.to(dtype, memory_format=torch.contiguous_format, copy=True)
+    return own.view(rows, *batch, gradients.shape[1])
