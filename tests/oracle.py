@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import mpmath
@@ -31,7 +32,17 @@ def parts(p: NormalMixture, q: NormalMixture) -> tuple[mpmath.mpf, mpmath.mpf]:
                 u * v * mean_distance(m - n, mpmath.sqrt(s * s + t * t)) for u, m, s in x for v, n, t in y
             )
 
-        scale = (expected(a, a) + expected(b, b)) / 2
+        def within(p: NormalMixture, x: list) -> mpmath.mpf:
+            """E|X - X'|, for samples as an integral of 2 F (1 - F) over the gaps."""
+            if not p.only_atoms:
+                return expected(x, x)
+            x = sorted(x, key=lambda atom: atom[1])
+            mass = list(itertools.accumulate(atom[0] for atom in x))
+            return mpmath.fsum(
+                2 * f * (1 - f) * (z[1] - y[1]) for f, (y, z) in zip(mass, itertools.pairwise(x), strict=False)
+            )
+
+        scale = (within(p, a) + within(q, b)) / 2
         return expected(a, b) - scale, scale
 
 

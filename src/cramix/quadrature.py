@@ -18,6 +18,8 @@ REACH = 8.5
 # A panel is at most this many scales wide and has this many nodes.
 WIDTH = 2.0
 ORDER = 12
+# Fewer nodes do where atoms cut the line into narrower panels: order, and from which to which width in scales.
+ORDERS = {3: (0, 0.01), 4: (0.01, 0.1), ORDER: (0.1, float("inf"))}
 # Numbers in the largest temporary array.
 BLOCK = 1 << 20
 
@@ -42,10 +44,15 @@ def panel_edges(means: Tensor, scales: Tensor) -> Tensor:
 
 def gauss_legendre(edges: Tensor) -> tuple[Tensor, Tensor]:
     """Return nodes and weights, `(B, panels * ORDER)`, on the panels between consecutive edges `(B, panels + 1)`."""
-    x, w = _rule(edges.dtype, edges.device)
-    half = 0.5 * edges.diff(dim=-1).unsqueeze(-1)
-    middle = 0.5 * (edges[:, 1:] + edges[:, :-1]).unsqueeze(-1)
-    return (middle + half * x).flatten(1), (half * w).flatten(1)
+    x, w = panel_nodes(edges[:, :-1], edges[:, 1:], ORDER)
+    return x.flatten(1), w.flatten(1)
+
+
+def panel_nodes(left: Tensor, right: Tensor, order: int) -> tuple[Tensor, Tensor]:
+    """Return nodes and weights of a Gauss-Legendre rule on panels, one more axis of length `order`."""
+    x, w = _rule(order, left.dtype, left.device)
+    half = 0.5 * (right - left).unsqueeze(-1)
+    return 0.5 * (left + right).unsqueeze(-1) + half * x, half * w
 
 
 def _finest_scale(x: Tensor, low: Tensor, high: Tensor, scales: Tensor) -> Tensor:
@@ -64,8 +71,8 @@ def _keep(values: Tensor, mask: Tensor, fill: Tensor) -> Tensor:
     return torch.minimum(torch.where(mask, values, torch.inf).sort(-1).values[:, :count], fill)
 
 
-@lru_cache(maxsize=8)
-def _rule(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    x, w = np.polynomial.legendre.leggauss(ORDER)
+@lru_cache(maxsize=16)
+def _rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    x, w = np.polynomial.legendre.leggauss(order)
     with torch.inference_mode(False):  # kept for later calls, which may want gradients
         return torch.as_tensor(x, dtype=dtype, device=device), torch.as_tensor(w, dtype=dtype, device=device)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from cramix.distance.pairs import all_sums
-from cramix.quadrature import ORDER, gauss_legendre, panel_edges
+from cramix.quadrature import ORDERS, panel_edges, panel_nodes
 
 # value / scale below which the closed form is no longer trusted: its relative error there is about 1e-4 and 1e-11.
 THRESHOLD = {torch.float32: 2e-3, torch.float64: 1e-5}
@@ -70,16 +70,21 @@ def sum_of_squares(p: Tensor, q: Tensor) -> Tensor:
     p, q = (side.mT.expand(-1, batch, -1) for side in (p, q))  # (3 or 2, B, k)
     offset = _common_offset(torch.cat((p[1], q[1]), -1))
     p, q = (torch.stack((side[0], side[1] - offset, *side[2:])) for side in (p, q))
-    f, g = _SmoothCDF(p), _SmoothCDF(q) if len(q) == 3 else _StepCDF(q)
-    if len(q) == 3:
-        edges = panel_edges(torch.cat((p[1], q[1]), -1), torch.cat((p[2], q[2]), -1))
-    else:
-        edges = torch.cat((panel_edges(p[1], p[2]), q[1]), -1).sort(-1).values
+    smooth = p if len(q) == 2 else torch.cat((p, q), -1)
+    edges = panel_edges(smooth[1], smooth[2])
+    if len(q) == 2:
+        edges = torch.cat((edges, q[1]), -1).sort(-1).values
+    f, g = _SmoothCDF(p), _SmoothCDF(q) if len(q) == 3 else _StepCDF(q, edges)
+    width = edges.diff(dim=-1)
+    in_scales = width / torch.where(smooth[2] > 0, smooth[2], torch.inf).amin(-1, keepdim=True)
     total = p.new_zeros(batch)
-    step = max(1, BLOCK // (ORDER * (p.shape[2] + q.shape[2] * (len(q) == 3)) * batch))
-    for start in range(0, edges.shape[1] - 1, step):
-        x, weights = gauss_legendre(edges[:, start : start + step + 1])
-        total += (weights * (f(x) - g(x)).sum(-1).square()).sum(-1)
+    for order, (least, most) in ORDERS.items():
+        rows, panels = ((width > 0) & (least <= in_scales) & (in_scales < most)).nonzero(as_tuple=True)
+        step = max(1, BLOCK // (order * smooth.shape[2]))
+        for row, panel in zip(rows.split(step), panels.split(step), strict=True):
+            x, weights = panel_nodes(edges[row, panel], edges[row, panel + 1], order)  # (panels, order)
+            difference = f(x, row, panel) - g(x, row, panel)  # coarse part and rest in the last axis
+            total.index_add_(0, row, (weights * difference.sum(-1).square()).sum(-1))
     return total
 
 
@@ -96,29 +101,30 @@ def _common_offset(means: Tensor) -> Tensor:
 
 
 class _SmoothCDF:
-    """`F(x) - 1/2` of a mixture `(3, B, k)` at points `(B, n)` that are not atoms, as a coarse part and a rest."""
+    """`F(x) - 1/2` of a mixture `(3, B, k)` at nodes `(panels, order)`, as a coarse part and a rest, last axis."""
 
     def __init__(self, side: Tensor) -> None:
-        self.means = side[1].unsqueeze(1)
-        self.spread = (side[2] * 2**0.5).clamp_min_(torch.finfo(side.dtype).tiny).unsqueeze(1)
-        self.half_weights = _half_weights(side[0])
+        spread = (side[2] * 2**0.5).clamp_min_(torch.finfo(side.dtype).tiny)
+        self.parts = side[1].unsqueeze(1), spread.unsqueeze(1), _half_weights(side[0])
 
-    def __call__(self, x: Tensor) -> Tensor:
-        erf = ((x.unsqueeze(-1) - self.means) / self.spread).erf_()
-        return erf @ self.half_weights  # (B, n, 2)
+    def __call__(self, x: Tensor, row: Tensor, panel: Tensor) -> Tensor:
+        one = self.parts[0].shape[0] == 1
+        means, spread, half_weights = self.parts if one else (part[row] for part in self.parts)
+        return ((x.unsqueeze(-1) - means) / spread).erf_() @ half_weights
 
 
 class _StepCDF:
-    """`F(x) - 1/2` of atoms `(2, B, k)` at points `(B, n)` between them, as a coarse part and a rest."""
+    """The same of atoms `(2, B, k)`, all of which are among the edges of the panels, `(B, e)`."""
 
-    def __init__(self, side: Tensor) -> None:
-        self.atoms, order = side[1].sort(-1)
-        mass = [pad(x.gather(-1, order).cumsum(-1), (1, 0)) for x in _half_weights(side[0]).unbind(-1)]
-        self.level = 2 * torch.stack((mass[0] - 0.25, mass[1]), -1)  # (B, k + 1, 2)
+    def __init__(self, side: Tensor, edges: Tensor) -> None:
+        atoms, order = side[1].sort(-1)
+        half_weights = _half_weights(side[0]).gather(1, order.unsqueeze(-1).expand(-1, -1, 2))
+        mass = pad(half_weights.cumsum(1), (0, 0, 1, 0))  # (B, k + 1, 2)
+        rank = torch.searchsorted(atoms, edges[:, :-1].contiguous(), right=True)
+        self.level = 2 * mass.gather(1, rank.unsqueeze(-1).expand(-1, -1, 2)) - mass.new_tensor([0.5, 0.0])
 
-    def __call__(self, x: Tensor) -> Tensor:
-        index = torch.searchsorted(self.atoms, x).unsqueeze(-1)
-        return self.level.gather(1, index.expand(-1, -1, 2))
+    def __call__(self, x: Tensor, row: Tensor, panel: Tensor) -> Tensor:
+        return self.level[row, panel].unsqueeze(1)
 
 
 def _half_weights(weights: Tensor) -> Tensor:
