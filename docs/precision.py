@@ -22,6 +22,8 @@ SHAPES = {
     "overlapping": lambda seed: oracle.random_mixture(5, seed=seed, spread=0.5),
     "scales 1e-3 to 1e3": lambda seed: _with_scales(oracle.random_mixture(5, seed=seed), seed),
     "atoms and normals": lambda seed: _with_atoms(oracle.random_mixture(5, seed=seed)),
+    "narrow and far from 0": lambda seed: oracle.random_mixture(3, seed=seed).affine(1e9, 1.0).affine(0.0, 1e-6),
+    "one of weight 1e-4": lambda seed: _with_a_light_one(oracle.random_mixture(3, seed=seed)),
 }
 SIZES = [10 ** (-k / 2) for k in range(17)]
 METHODS = {
@@ -53,6 +55,11 @@ def paper_formula(p: NormalMixture, q: NormalMixture) -> float:
 def _with_scales(p: NormalMixture, seed: int) -> NormalMixture:
     exponent = 6 * torch.rand(p.n_components, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 3
     return NormalMixture(p.weights, p.means, 10**exponent)
+
+
+def _with_a_light_one(p: NormalMixture) -> NormalMixture:
+    weights = torch.tensor([0.5, 0.5 - 1e-4, 1e-4], dtype=torch.float64)
+    return NormalMixture(weights, p.means, p.scales * torch.tensor([1e-3, 1e-3, 1e3], dtype=torch.float64))
 
 
 def _with_atoms(p: NormalMixture) -> NormalMixture:

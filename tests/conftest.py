@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import hypothesis
+import pytest
 import torch
 
 hypothesis.settings.register_profile("default", deadline=None, derandomize=True, max_examples=150)
@@ -14,3 +16,10 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 # Two workers with two threads each would fight over two cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _validation_as_torch_has_it() -> Iterator[None]:
+    """torch's compiler switches the validation of all distributions off for good; no test shall feel another's."""
+    yield
+    torch.distributions.Distribution.set_default_validate_args(__debug__)

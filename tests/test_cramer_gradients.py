@@ -181,6 +181,15 @@ def test_function_transforms() -> None:
         for x, y in zip(transformed, grads, strict=True):
             torch.testing.assert_close(x, y)
 
+    for i in range(3):  # only one tensor of a side is mapped
+
+        def of_one(t: torch.Tensor, i: int = i) -> torch.Tensor:
+            side = [t if k == i else a[k][0] for k in range(3)]
+            return f(*side, *one)
+
+        mapped = torch.vmap(of_one)(a[i])
+        torch.testing.assert_close(mapped, torch.stack([of_one(t) for t in a[i]]))
+
     def of_means(m: torch.Tensor) -> torch.Tensor:
         return f(a[0][0], m, a[2][0], *one)
 

@@ -46,6 +46,8 @@ SHAPES = {
     "tiny": oracle.random_mixture(4, seed=5).affine(0.0, 1e-8),
     "huge": oracle.random_mixture(4, seed=6).affine(0.0, 1e8),
     "atoms and normals": mixture([0.2, 0.3, 0.1, 0.4], [0.0, 1.0, 2.0, -1.0], [0.0, 1.0, 0.0, 0.3]),
+    "narrow, far from 0": mixture([0.5, 0.5], [1697.1, 4710.6], [1e-6, 3e-6]),
+    "narrow with a light broad one": mixture([4e-4, 1 - 4e-4], [0.0, 0.0], [2721.0, 5e-4]),
     "unequal weights": mixture([1 - 2e-6, 1e-6, 1e-6], [0.0, 50.0, -30.0], [1.0, 3.0, 0.1]),
 }
 SIZES = [1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7]

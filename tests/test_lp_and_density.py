@@ -44,6 +44,17 @@ def test_lp_of_mixtures(order: float, seed: int) -> None:
     assert lp_distance(p, q, order).item() == pytest.approx(quadrature(p, q, order), rel=1e-9)
 
 
+def test_high_orders_approach_the_largest_difference() -> None:
+    p = NormalMixture(*(torch.tensor([t], dtype=torch.float64) for t in (1.0, 0.0, 1.0)))
+    q = p.affine(0.5, 1.2)
+    grid = torch.linspace(-6, 6, 200_001, dtype=torch.float64)
+    largest = (p.cdf(grid) - q.cdf(grid)).abs().max().item()
+    for order in (100.0, 1000.0):
+        scaled = (p.cdf(grid) - q.cdf(grid)).abs() / largest
+        integral = torch.trapezoid(scaled**order, grid).item()
+        assert lp_distance(p, q, order).item() == pytest.approx(largest * integral ** (1 / order), rel=1e-9)
+
+
 def test_order_two_is_the_cramer_distance() -> None:
     p, q = oracle.random_mixture(3, seed=0), oracle.random_mixture(4, seed=1)
     assert torch.equal(lp_distance(p, q), cramer_distance(p, q))

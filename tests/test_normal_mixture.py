@@ -526,3 +526,15 @@ def test_atoms_have_no_density(build, what):
     p = build(mixture(CASES["three"]))
     with pytest.raises(ValueError, match=rf"scales must be > 0 for {what}; got 0, an atom"):
         getattr(p, what)(*([tensor(0.0)] if what == "log_prob" else []))
+
+
+def test_softmax_of_many_logits_in_float32_is_accepted() -> None:
+    logits = 3 * torch.randn(1_000_000, generator=torch.Generator().manual_seed(0))
+    p = NormalMixture.from_logits(logits, torch.zeros(1), torch.ones(1))
+    assert p.n_components == 1_000_000
+
+
+@pytest.mark.parametrize(("mean", "scale"), [(1000.0, 0.01), (100.0, 1e-4)])
+def test_entropy_in_float32_is_computed_in_float64(mean: float, scale: float) -> None:
+    p = NormalMixture(torch.ones(1), torch.tensor([mean]), torch.tensor([scale]))
+    assert p.entropy().item() == pytest.approx(0.5 * math.log(2 * math.pi * math.e * p.scales.item() ** 2), rel=1e-6)

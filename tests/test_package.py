@@ -71,6 +71,12 @@ def test_all_public_names_exist_and_are_documented() -> None:
         assert getattr(cramix, name).__doc__, name
 
 
+def test_the_precision_page_holds_its_table() -> None:
+    rows = [line for line in (ROOT / "docs" / "precision.md").read_text().splitlines() if line.startswith("| 1e-")]
+    assert len(rows) > 10
+    assert all(row.count("|") == 6 for row in rows)
+
+
 def test_one_version() -> None:
     assert f"version: {cramix.__version__}" in (ROOT / "CITATION.cff").read_text()
     assert f"## {cramix.__version__}" in (ROOT / "CHANGELOG.md").read_text()

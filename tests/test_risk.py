@@ -298,3 +298,14 @@ def test_cvar_gradient_beside_normals_counts_the_atoms_share():
     (grad,) = torch.autograd.grad(p.cvar(0.5), means)
     # Half of the worst half is the first component, the other half lies on the atom.
     torch.testing.assert_close(grad, tensor([0.5, 0.5, 0.0]), rtol=1e-12, atol=1e-12)
+
+
+def test_cvar_of_everything_is_the_mean_even_with_a_light_far_component() -> None:
+    p = NormalMixture(torch.tensor([1 - 1e-7, 1e-7]), torch.tensor([0.0, 1e6]), torch.ones(2))
+    assert p.cvar(1.0).item() == p.mean.item()
+
+
+def test_cvar_on_a_plateau_has_finite_gradients() -> None:
+    means = torch.tensor([0.0, 100.0], requires_grad=True)
+    (grad,) = torch.autograd.grad(NormalMixture(torch.tensor([0.5, 0.5]), means, torch.ones(2)).cvar(0.5), means)
+    assert grad.tolist() == pytest.approx([1, 0], abs=1e-6)

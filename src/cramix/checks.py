@@ -71,7 +71,7 @@ def check_mixture(weights: Tensor, means: Tensor, scales: Tensor) -> None:
     if weights.numel() == 0:
         return
     with torch.no_grad():
-        tolerance = weight_tolerance(weights.dtype)
+        tolerance = weight_tolerance(weights)
         if (
             _lies_within(scales, 0, _LARGEST)
             and _lies_within(means, -_LARGEST, _LARGEST)
@@ -96,7 +96,7 @@ def check_weights(weights: Tensor) -> None:
     if (weights < 0).any():
         raise ValueError(f"weights must be >= 0; got min {weights.min().item():.3g}. Use softmax, or from_logits.")
     total = weights.sum(-1)
-    if ((total - 1).abs() > weight_tolerance(weights.dtype)).any():
+    if ((total - 1).abs() > weight_tolerance(weights)).any():
         worst = total.flatten()[(total - 1).abs().argmax()].item()
         raise ValueError(
             f"weights must sum to 1 over components; got {worst:.6g}. Divide by weights.sum(-1, keepdim=True)."
@@ -112,6 +112,7 @@ def check_scales(scales: Tensor) -> None:
         )
 
 
-def weight_tolerance(dtype: torch.dtype) -> float:
-    """How far from one the sum of weights may be."""
-    return max(1e-6, 8 * torch.finfo(dtype).eps)
+def weight_tolerance(weights: Tensor) -> float:
+    """How far from one the sum of weights may be: the rounding of a softmax grows with their number."""
+    rounding = max(1e-6, 8 * torch.finfo(weights.dtype).eps)
+    return rounding * max(1.0, weights.shape[-1] ** 0.5 / 10)

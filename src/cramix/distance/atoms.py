@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cramix.checks import readable
+from cramix.checks import in_transform, readable
 
 
 def half_mean_difference(points: Tensor, weights: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def _energy(points: Tensor, weights: Tensor, total: float) -> Tensor:
     mass = weights.cumsum(-1)
     inner = mass[..., :-1]
     value = (points.diff(dim=-1) * inner * (total - inner)).sum(-1)
-    if not (torch.is_grad_enabled() and value.requires_grad):
+    if not (torch.is_grad_enabled() and (value.requires_grad or in_transform(value))):
         return value
     mass = pad(mass, (1, 0))
     fixed = points.detach().contiguous()

@@ -64,7 +64,8 @@ class _Transformable(Function):
         rank = max(x.ndim - (dim is not None) for x, dim in zip(tensors[:6], in_dims, strict=False) if x is not None)
         ranks = [rank] * 6 + [rank - 1]
         moved = [_batch_first(x, dim, r) for x, dim, r in zip(tensors, in_dims, ranks, strict=False)]
-        value, at_p, at_q = _Transformable.apply(*moved, grad_p, grad_q)
+        p, q = _broadcast(moved[:3]), _broadcast(moved[3:6])  # the mapped axis may be on one of a side's tensors only
+        value, at_p, at_q = _Transformable.apply(*p, *q, moved[6], grad_p, grad_q)
         return (value, at_p, at_q), (0, 1 if grad_p else None, 1 if grad_q else None)
 
 
@@ -129,3 +130,8 @@ def _batch_first(x: Tensor | None, dim: int | None, rank: int) -> Tensor | None:
         return x
     x = x.movedim(dim, 0)
     return x.reshape(x.shape[0], *(1,) * (rank + 1 - x.ndim), *x.shape[1:])
+
+
+def _broadcast(side: list[Tensor | None]) -> list[Tensor | None]:
+    present = iter(torch.broadcast_tensors(*(x for x in side if x is not None)))
+    return [x if x is None else next(present) for x in side]

@@ -13,6 +13,8 @@ and always come from the closed form. Sides are component-major, as in `pairs`.
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -68,8 +70,6 @@ def sum_of_squares(p: Tensor, q: Tensor) -> Tensor:
     """Integrate `(F - G)^2` for float64 sides by Gauss-Legendre panels, `(B,)`."""
     batch = max(p.shape[2], q.shape[2])
     p, q = (side.mT.expand(-1, batch, -1) for side in (p, q))  # (3 or 2, B, k)
-    offset = _common_offset(torch.cat((p[1], q[1]), -1))
-    p, q = (torch.stack((side[0], side[1] - offset, *side[2:])) for side in (p, q))
     smooth = p if len(q) == 2 else torch.cat((p, q), -1)
     edges = panel_edges(smooth[1], smooth[2])
     if len(q) == 2:
@@ -78,39 +78,43 @@ def sum_of_squares(p: Tensor, q: Tensor) -> Tensor:
     width = edges.diff(dim=-1)
     in_scales = width / torch.where(smooth[2] > 0, smooth[2], torch.inf).amin(-1, keepdim=True)
     total = p.new_zeros(batch)
-    for order, (least, most) in ORDERS.items():
-        rows, panels = ((width > 0) & (least <= in_scales) & (in_scales < most)).nonzero(as_tuple=True)
+    # Both sides from the tail that is nearer, F or F - 1, where one is small; F - 1/2 in the middle, where erf is best.
+    at_edges = f.lower_tail(edges[:, :-1])
+    tails = (at_edges > 0.9).int() - (at_edges < 0.1).int()
+    for tail, (order, (least, most)) in product((-1, 0, 1), ORDERS.items()):
+        wanted = (width > 0) & (tails == tail) & (least <= in_scales) & (in_scales < most)
+        rows, panels = wanted.nonzero(as_tuple=True)
         step = max(1, BLOCK // (order * smooth.shape[2]))
         for row, panel in zip(rows.split(step), panels.split(step), strict=True):
-            x, weights = panel_nodes(edges[row, panel], edges[row, panel + 1], order)  # (panels, order)
-            difference = f(x, row, panel) - g(x, row, panel)  # coarse part and rest in the last axis
+            left = edges[row, panel]
+            # Nodes are counted from the edge: as a sum they would be rounded to the spacing of numbers of the size of
+            # the means, which is coarse for narrow components.
+            beyond, weights = panel_nodes(torch.zeros_like(left), width[row, panel], order)  # (panels, order)
+            difference = f(left, beyond, tail, row, panel) - g(left, beyond, tail, row, panel)  # coarse part and rest
             total.index_add_(0, row, (weights * difference.sum(-1).square()).sum(-1))
     return total
 
 
-def _common_offset(means: Tensor) -> Tensor:
-    """Return what can be subtracted from all means `(B, k)` without rounding, `(B, 1)`.
-
-    Nodes far from 0 are rounded to the spacing of large numbers, which may be coarse for the mixture's scale. Means
-    within a factor of two of each other have exact differences; otherwise the offset is no larger than the spread, and
-    0 will do.
-    """
-    low, high = means.amin(-1, keepdim=True), means.amax(-1, keepdim=True)
-    right = torch.where((low > 0) & (high <= 2 * low), low, 0)
-    return torch.where((high < 0) & (low >= 2 * high), high, right)
-
-
 class _SmoothCDF:
-    """`F(x) - 1/2` of a mixture `(3, B, k)` at nodes `(panels, order)`, as a coarse part and a rest, last axis."""
+    """`F, F - 1/2, F - 1` (tail -1, 0, 1) of a mixture `(3, B, k)`, as a coarse part and a rest, last axis."""
 
     def __init__(self, side: Tensor) -> None:
         spread = (side[2] * 2**0.5).clamp_min_(torch.finfo(side.dtype).tiny)
         self.parts = side[1].unsqueeze(1), spread.unsqueeze(1), _half_weights(side[0])
 
-    def __call__(self, x: Tensor, row: Tensor, panel: Tensor) -> Tensor:
+    def __call__(self, left: Tensor, beyond: Tensor, tail: int, row: Tensor, panel: Tensor) -> Tensor:
         one = self.parts[0].shape[0] == 1
         means, spread, half_weights = self.parts if one else (part[row] for part in self.parts)
-        return ((x.unsqueeze(-1) - means) / spread).erf_() @ half_weights
+        z = (left[:, None, None] - means + beyond.unsqueeze(-1)) / spread
+        return z.erf_() @ half_weights if tail == 0 else -tail * (z.mul_(tail).erfc_() @ half_weights)
+
+    def lower_tail(self, x: Tensor) -> Tensor:
+        """F at `(B, n)`."""
+        means, spread, half_weights = self.parts
+        step = max(1, BLOCK // means.numel())
+        return torch.cat(
+            [((means - y.unsqueeze(-1)) / spread).erfc_() @ half_weights for y in x.split(step, 1)], 1
+        ).sum(-1)
 
 
 class _StepCDF:
@@ -118,13 +122,14 @@ class _StepCDF:
 
     def __init__(self, side: Tensor, edges: Tensor) -> None:
         atoms, order = side[1].sort(-1)
-        half_weights = _half_weights(side[0]).gather(1, order.unsqueeze(-1).expand(-1, -1, 2))
-        mass = pad(half_weights.cumsum(1), (0, 0, 1, 0))  # (B, k + 1, 2)
-        rank = torch.searchsorted(atoms, edges[:, :-1].contiguous(), right=True)
-        self.level = 2 * mass.gather(1, rank.unsqueeze(-1).expand(-1, -1, 2)) - mass.new_tensor([0.5, 0.0])
+        weights = 2 * _half_weights(side[0]).gather(1, order.unsqueeze(-1).expand(-1, -1, 2))
+        rank = torch.searchsorted(atoms, edges[:, :-1].contiguous(), right=True).unsqueeze(-1).expand(-1, -1, 2)
+        below = pad(weights.cumsum(1), (0, 0, 1, 0)).gather(1, rank)  # (B, e - 1, 2)
+        above = pad(weights.flip(1).cumsum(1).flip(1), (0, 0, 0, 1)).gather(1, rank)
+        self.levels = {-1: below, 0: below - below.new_tensor([0.5, 0.0]), 1: -above}
 
-    def __call__(self, x: Tensor, row: Tensor, panel: Tensor) -> Tensor:
-        return self.level[row, panel].unsqueeze(1)
+    def __call__(self, left: Tensor, beyond: Tensor, tail: int, row: Tensor, panel: Tensor) -> Tensor:
+        return self.levels[tail][row, panel].unsqueeze(1)
 
 
 def _half_weights(weights: Tensor) -> Tensor:

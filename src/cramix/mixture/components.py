@@ -38,7 +38,8 @@ def survival(x: Tensor, means: Tensor, scales: Tensor) -> Tensor:
 def log_cdf(x: Tensor, means: Tensor, scales: Tensor) -> Tensor:
     """Return `log P(X <= x)`."""
     atom, scales = safe_scales(scales)
-    smooth = torch.special.log_ndtr((x - means) / scales)
+    z = (x - means) / scales
+    smooth = torch.special.log_ndtr(z.to(torch.promote_types(z.dtype, torch.float32))).to(z.dtype)
     return torch.where(atom, torch.where(x >= means, 0.0, -torch.inf), smooth)
 
 

@@ -118,15 +118,16 @@ class NormalMixture(NormalComponents):
         The nodes are as finely spaced as numbers of the size of the means: a scale below 1e-7 of a mean costs digits.
         """
         self.refuse_atoms("entropy")
+        if self.batch_shape.numel() == 0:
+            return self.means.new_empty(self.batch_shape)
+        wide = self._like(self.weights.double(), self.means.double(), self.scales.double())
         shape = (-1, self.n_components)
         with torch.no_grad():
-            edges = panel_edges(
-                self.means.detach().double().reshape(shape), self.scales.detach().double().reshape(shape)
-            )
-            x, weights = gauss_legendre(edges)  # (B, nodes)
-        nodes = x.T.reshape(-1, *self.batch_shape).to(self.means.dtype)
-        log_density = self.log_prob(nodes)
-        return -(weights.T.reshape(nodes.shape) * log_density.exp() * log_density).sum(0).to(self.means.dtype)
+            x, weights = gauss_legendre(
+                panel_edges(wide.means.reshape(shape), wide.scales.reshape(shape))
+            )  # (B, nodes)
+        log_density = wide.log_prob(x.T.reshape(-1, *self.batch_shape)).clamp_min(-1e3)  # f log f is 0 below
+        return -(weights.T.reshape(log_density.shape) * log_density.exp() * log_density).sum(0).to(self.means.dtype)
 
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
         """Draw `(*sample, *batch)` values, without gradient."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cramix.checks import in_transform
 from cramix.mixture import components
 from cramix.mixture.roots import differentiable_root, solve_increasing
 
@@ -31,7 +32,7 @@ def reparameterized(x: Tensor, weights: Tensor, means: Tensor, scales: Tensor) -
 
 
 def _attach(x: Tensor, u: Tensor, weights: Tensor, means: Tensor, scales: Tensor) -> Tensor:
-    if not (torch.is_grad_enabled() and any(t.requires_grad for t in (u, weights, means, scales))):
+    if not (torch.is_grad_enabled() and any(t.requires_grad or in_transform(t) for t in (u, weights, means, scales))):
         return x
     on_atom = (scales == 0) & (means == x.unsqueeze(-1)) & (weights > 0)
     at_root = ~on_atom.any(-1) & x.isfinite()

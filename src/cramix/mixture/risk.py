@@ -24,10 +24,10 @@ def lower_cvar(alpha: Tensor, weights: Tensor, means: Tensor, scales: Tensor) ->
 
     The derivative in the quantile q vanishes, except at an atom, where q moves with it: so q keeps its gradient.
     """
-    # At alpha = 1 any q to the right of the mixture gives the mean.
+    # At alpha = 1 it is the mean, and q may be infinite.
     q = quantile(alpha.clamp_max(1 - torch.finfo(alpha.dtype).eps), weights, means, scales)
     shortfall = (weights * components.mean_below(q.unsqueeze(-1), means, scales)).sum(-1)
-    return q - shortfall / alpha
+    return torch.where(alpha == 1, (weights * means).sum(-1), q - shortfall / alpha)
 
 
 def _imbalance(x: Tensor, tau: Tensor, weights: Tensor, means: Tensor, scales: Tensor) -> Tensor:

@@ -59,6 +59,7 @@ class _Root(Function):
         x, *parameters = ctx.saved_tensors
         residual, pull = torch.func.vjp(ctx.residual, x, *parameters)  # type: ignore[misc] # torch annotates the variant with aux
         slope = pull(torch.ones_like(residual))[0]
+        slope = torch.where(slope > 0, slope, torch.inf)  # on a plateau every point is a root, and none moves
         return (None, None, *pull(-grad / slope)[1:])
 
 

@@ -77,7 +77,7 @@ class NormalComponents(Distribution):
                 check_finite(weights=weights)
             weights = weights.expand(shape)
             total = weights.sum(-1, keepdim=True)
-            if readable(weights) and (weights.amin() < 0 or not bool((total > 0).all())):
+            if readable(weights) and weights.numel() and (weights.amin() < 0 or not bool((total > 0).all())):
                 raise ValueError(
                     f"weights must be >= 0 with a positive sum; got min {weights.amin().item():.3g} and "
                     f"sum {total.amin().item():.3g}. Drop samples of no weight."
