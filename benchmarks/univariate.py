@@ -95,7 +95,8 @@ def mixture_rows(batch: int, k: int, compiled: bool, close: bool = False) -> dic
     q = [p[0].detach(), p[1].detach() + 1e-3, p[2].detach()] if close else parameters(batch, k, seed=2)
 
     def ours() -> torch.Tensor:
-        return cramer_loss(NormalMixture(*p), NormalMixture(*q))
+        # Said explicitly: once torch's compiler has run, it has switched off the validation of all distributions.
+        return cramer_loss(NormalMixture(*p, validate_args=True), NormalMixture(*q, validate_args=True))
 
     def ours_unchecked() -> torch.Tensor:
         return cramer_loss(NormalMixture(*p, validate_args=False), NormalMixture(*q, validate_args=False))
@@ -115,7 +116,7 @@ def sample_rows(close: bool = False) -> dict[str, list[float]]:
     p, y = sample_problem(close)
     contestants = {
         "paper's formula, eager, without the samples' own term": with_gradients(lambda: paper_loss_to_samples(p, y), p),
-        "cramix, eager": with_gradients(lambda: cramer_loss(NormalMixture(*p), y), p),
+        "cramix, eager": with_gradients(lambda: cramer_loss(NormalMixture(*p, validate_args=True), y), p),
     }
     return take_turns(contestants)
 
@@ -140,7 +141,7 @@ def crps_rows(shared: bool, dtype: torch.dtype) -> dict[str, list[float]]:
         "scoringrules, numba": lambda: scoringrules.crps_mixnorm(y.numpy(), *arrays, backend="numba"),
         "scoringrules, numpy": lambda: scoringrules.crps_mixnorm(y.numpy(), *arrays, backend="numpy"),
         "scoringrules, torch": lambda: scoringrules.crps_mixnorm(y, *tensors, backend="torch"),
-        "cramix": lambda: crps(NormalMixture(w, m, s), y),
+        "cramix": lambda: crps(NormalMixture(w, m, s, validate_args=True), y),
     }
     return take_turns(contestants, turns=3)
 
