@@ -107,6 +107,8 @@ def mixture_rows(batch: int, k: int, compiled: bool, close: bool = False) -> dic
         "cramix, eager, validate_args=False": with_gradients(ours_unchecked, p),
     }
     if compiled:
+        paper_graph = torch.compile(paper_loss, fullgraph=True)
+        contestants["paper's formula, torch.compile"] = with_gradients(lambda: paper_graph(p, q), p)
         one_graph = torch.compile(lambda p, q: cramer_loss(NormalMixture(*p), NormalMixture(*q)), fullgraph=True)
         contestants["cramix, torch.compile"] = with_gradients(lambda: one_graph(p, q), p)
     return take_turns(contestants)

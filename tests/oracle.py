@@ -71,3 +71,26 @@ def _triples(p: NormalMixture) -> list[tuple[mpmath.mpf, mpmath.mpf, mpmath.mpf]
     rows = [[mpmath.mpf(x) for x in t.tolist()] for t in (p.weights, p.means, p.scales)]
     total = mpmath.fsum(rows[0])
     return [(w / total, m, s) for w, m, s in zip(*rows, strict=True)]
+
+
+def mp_parts(case: tuple) -> list[tuple[mpmath.mpf, ...]]:
+    """The components of `(weights, means, scales)` that are there."""
+    return [tuple(map(mpmath.mpf, part)) for part in zip(*case, strict=True) if part[0]]
+
+
+def mp_cdf(x: mpmath.mpf, case: tuple) -> mpmath.mpf:
+    """P(X <= x), atoms included."""
+    sqrt2 = mpmath.sqrt(2)
+    return mpmath.fsum(
+        w * (mpmath.erfc((m - x) / (s * sqrt2)) / 2 if s else mpmath.mpf(m <= x)) for w, m, s in mp_parts(case)
+    )
+
+
+def mp_quantile(u: float, case: tuple) -> mpmath.mpf:
+    """The smallest x with F(x) >= u, by bisection."""
+    low = min(m - 60 * s for _, m, s in mp_parts(case)) - 1
+    high = max(m + 60 * s for _, m, s in mp_parts(case))
+    for _ in range(120):
+        middle = (low + high) / 2
+        low, high = (low, middle) if mp_cdf(middle, case) >= mpmath.mpf(u) else (middle, high)
+    return high

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
 from cramix import NormalMixture
+from tests.oracle import mp_cdf, mp_parts, mp_quantile
 
 # Weights are dyadic, so that they sum to one exactly, in float64 and in mpmath.
 CASES = {
@@ -33,28 +34,6 @@ def tensor(x, **options):
 
 def mixture(case):
     return NormalMixture(*map(tensor, case))
-
-
-def mp_parts(case):
-    return [tuple(map(mp.mpf, part)) for part in zip(*case, strict=True) if part[0]]
-
-
-def mp_cdf(x, case):
-    """P(X <= x), atoms included."""
-    total = mp.mpf(0)
-    for w, m, s in mp_parts(case):
-        total += w * (mp.erfc((m - x) / (s * mp.sqrt(2))) / 2 if s else mp.mpf(m <= x))
-    return total
-
-
-def mp_quantile(u, case):
-    """The smallest x with F(x) >= u, by bisection at 50 digits."""
-    low = min(m - 60 * s for _, m, s in mp_parts(case)) - 1
-    high = max(m + 60 * s for _, m, s in mp_parts(case))
-    for _ in range(120):
-        middle = (low + high) / 2
-        low, high = (low, middle) if mp_cdf(middle, case) >= mp.mpf(u) else (middle, high)
-    return high
 
 
 def brute_force_quantile(u, points, weights):

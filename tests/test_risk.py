@@ -12,6 +12,7 @@ from scipy.stats import norm
 from torch.autograd import gradcheck, gradgradcheck
 
 from cramix import NormalMixture
+from tests.oracle import mp_cdf, mp_parts, mp_quantile
 
 # Weights are dyadic, so that they sum to one exactly, in float64 and in mpmath.
 CASES = {
@@ -50,15 +51,6 @@ def reflected(case):
     return (case[0], [-m for m in case[1]], case[2])
 
 
-def mp_parts(case):
-    return [tuple(map(mp.mpf, part)) for part in zip(*case, strict=True) if part[0]]
-
-
-def mp_cdf(x, case):
-    terms = (w * (mp.erfc((m - x) / (s * mp.sqrt(2))) / 2 if s else mp.mpf(m <= x)) for w, m, s in mp_parts(case))
-    return mp.fsum(terms)
-
-
 def mp_mean_below(x, case):
     """E(x - X)+, by quadrature of each component."""
 
@@ -74,16 +66,6 @@ def mp_mean_below(x, case):
         return s * mp.npdf(nearest) * integral
 
     return mp.fsum(w * component(m, s) for w, m, s in mp_parts(case))
-
-
-def mp_quantile(u, case):
-    """The smallest x with F(x) >= u, by bisection."""
-    low = min(m - 60 * s for _, m, s in mp_parts(case)) - 1
-    high = max(m + 60 * s for _, m, s in mp_parts(case))
-    for _ in range(110):
-        middle = (low + high) / 2
-        low, high = (low, middle) if mp_cdf(middle, case) >= mp.mpf(u) else (middle, high)
-    return high
 
 
 def brute_force_cvar(alpha, points, weights):

@@ -84,4 +84,6 @@ class CramerLoss(nn.Module):
 
 def _check_reduction(reduction: str) -> None:
     if reduction not in _REDUCTIONS:
-        raise ValueError(f'reduction must be "none", "mean" or "sum"; got {reduction!r}.')
+        raise ValueError(
+            f'reduction must be "none", "mean" or "sum"; got {reduction!r}. Use "none" for one loss an element.'
+        )

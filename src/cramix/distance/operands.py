@@ -41,7 +41,9 @@ def _mixture(name: str, side: NormalMixture | Tensor) -> NormalMixture:
         return side
     if isinstance(side, Tensor):
         return NormalMixture.from_samples(side, name=name)
-    raise ValueError(f"{name} must be a NormalMixture or a tensor of samples; got {type(side).__name__}.")
+    raise ValueError(
+        f"{name} must be a NormalMixture or a tensor of samples; got {type(side).__name__}. Use torch.as_tensor."
+    )
 
 
 def _operand(side: NormalMixture, dtype: torch.dtype) -> Operand:

@@ -50,20 +50,19 @@ def resolve(value: Tensor, scale: Tensor, p: Tensor, q: Tensor, within_q: Tensor
         better = sum_of_squares(p, q)
     else:
         within_q = within_q if within_q is None else _select(within_q, index)
-        better, _ = closed_form(_normalized(p.double()), _normalized(q.double()), within_q)
+        better = _closed_form(_normalized(p.double()), _normalized(q.double()), within_q)
     closed = value[index]
     trust = (closed / limit[index] - 1).clamp_(0, 1)
     return value.index_copy(0, index, torch.lerp(better.to(value.dtype), closed, trust))
 
 
-def closed_form(p: Tensor, q: Tensor, within_q: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the Cramér loss (docs/math.md, eq. 4) and the scale to measure it with, `(B,)` each."""
+def _closed_form(p: Tensor, q: Tensor, within_q: Tensor | None) -> Tensor:
+    """Return the Cramér loss (docs/math.md, eq. 4), `(B,)`."""
     sums = all_sums(p, q)
     if within_q is None:
         assert sums.within_q is not None, "atoms come with their within_q"
         within_q = 0.5 * sums.within_q
-    scale = 0.5 * sums.within_p + within_q
-    return sums.cross - scale, scale
+    return sums.cross - (0.5 * sums.within_p + within_q)
 
 
 def sum_of_squares(p: Tensor, q: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ class NormalComponents(Distribution):
     def from_normals(cls, normals: Sequence[Normal], weights: Tensor | None = None) -> Self:
         """Build from k torch `Normal`s of one batch shape, with weights `(*batch, k)`, equal ones if none are given."""
         if len(normals) == 0:
-            raise ValueError("normals must hold at least one Normal; got an empty list.")
+            raise ValueError("normals must hold at least one Normal; got an empty list. Give one a component.")
         for n in normals:
             if not isinstance(n, Normal):
                 raise ValueError(f"normals must all be Normal; got {type(n).__name__}. Convert it.")
@@ -126,7 +126,7 @@ class NormalComponents(Distribution):
             tensor([0.2500, 0.7500])
         """
         if len(mixtures) == 0:
-            raise ValueError("mixtures must hold at least one mixture; got an empty list.")
+            raise ValueError("mixtures must hold at least one mixture; got an empty list. Give one a weight.")
         for m in mixtures:
             if not isinstance(m, NormalComponents):
                 raise ValueError(f"mixtures must all be NormalMixture; got {type(m).__name__}. See from_torch.")
