@@ -38,7 +38,11 @@ def densities_and_cdfs(
         left.hist(x.numpy(), bins=120, density=True, color="0.85", label=f"sample of {len(x)}")
         right.plot(x.sort().values.numpy(), torch.linspace(0, 1, len(x)).numpy(), color="0.75", lw=4, label="sample")
     grid = torch.linspace(low, high, 1500, dtype=everything[0].means.dtype)
-    curves = [(name, m, {"color": c, "lw": 1.6}) for (name, m), c in zip(mixtures.items(), _COLOURS * 9, strict=False)]
+    # Each curve is thinner than the one before it, so that one that another covers still shows at its sides.
+    curves = [
+        (name, mixture, {"color": _COLOURS[i % len(_COLOURS)], "lw": 1.4 + 0.9 * (len(mixtures) - 1 - i)})
+        for i, (name, mixture) in enumerate(mixtures.items())
+    ]
     if truth is not None:
         curves.insert(0, ("truth", truth, {"color": "black", "lw": 1.2, "ls": (0, (4, 2))}))
     for name, mixture, style in curves:
