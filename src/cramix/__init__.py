@@ -3,13 +3,19 @@
 from cramix.distance.cramer import cramer_distance
 from cramix.distance.lp import lp_distance
 from cramix.loss import CramerLoss, cramer_loss, crps, density_l2_loss
-from cramix.mixture import NormalMixture
+from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CramerLoss",
+    "Diagonal",
+    "Factor",
+    "Full",
+    "MultivariateNormalMixture",
     "NormalMixture",
+    "Spherical",
+    "Tied",
     "cramer_distance",
     "cramer_loss",
     "crps",

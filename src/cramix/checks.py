@@ -116,3 +116,40 @@ def weight_tolerance(weights: Tensor) -> float:
     """How far from one the sum of weights may be: the rounding of a softmax grows with their number."""
     rounding = max(1e-6, 8 * torch.finfo(weights.dtype).eps)
     return rounding * max(1.0, weights.shape[-1] ** 0.5 / 10)
+
+
+def check_variances(variances: Tensor) -> None:
+    """Require finite variances >= 0."""
+    check_finite(variances=variances)
+    if (variances < 0).any():
+        raise ValueError(f"variances must be >= 0; got min {variances.min().item():.3g}. Use exp of a free tensor.")
+
+
+def check_covariances(matrices: Tensor, dim: int) -> None:
+    """Require finite, symmetric, positive semi-definite matrices `(*, d, d)`, up to rounding in their dtype."""
+    if matrices.ndim < 2 or matrices.shape[-2:] != (dim, dim):
+        raise ValueError(
+            f"covariances must be (*, {dim}, {dim}) for means in {dim} dimensions; got {tuple(matrices.shape)}. "
+            "For variances see Diagonal and Spherical."
+        )
+    check_finite(covariances=matrices)
+    if matrices.numel() == 0:
+        return
+    with torch.no_grad():
+        rounding = 32 * dim * torch.finfo(matrices.dtype).eps
+        matrices = matrices.to(torch.promote_types(matrices.dtype, torch.float32))
+        size = matrices.diagonal(dim1=-2, dim2=-1).abs().amax(-1)
+        skew = (matrices - matrices.mT).abs().amax((-2, -1))
+        if (skew > rounding * size).any():
+            raise ValueError(
+                f"covariances must be symmetric; got a difference of {skew.max().item():.3g} to the transpose. "
+                "Use (A + A.mT) / 2."
+            )
+        if (torch.linalg.cholesky_ex(matrices).info == 0).all():
+            return
+        least = torch.linalg.eigvalsh(matrices)[..., 0]
+        if (least < -rounding * size).any():
+            raise ValueError(
+                f"covariances must be positive semi-definite; got the eigenvalue {least.min().item():.3g}. "
+                "Use S^T S of a free matrix S, see Factor."
+            )

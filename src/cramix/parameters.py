@@ -40,3 +40,18 @@ POSITIVE = Map(valid=softplus, free=_inverse_softplus)
 
 LOG_POSITIVE = Map(valid=torch.exp, free=torch.log)
 """The exponential: steps are relative to the scale."""
+
+
+def _lower_with_positive_diagonal(free: Tensor) -> Tensor:
+    return free.tril(-1) + torch.diag_embed(free.diagonal(dim1=-2, dim2=-1).exp())
+
+
+def _log_diagonal(lower: Tensor) -> Tensor:
+    return lower.tril(-1) + torch.diag_embed(lower.diagonal(dim1=-2, dim2=-1).log())
+
+
+GRAM = Map(valid=lambda factor: factor.mT @ factor, free=lambda covariance: torch.linalg.cholesky(covariance).mT)
+"""The paper's `S^T S` of a free matrix S; of the many S the inverse takes the transposed Cholesky factor."""
+
+CHOLESKY = Map(valid=_lower_with_positive_diagonal, free=_log_diagonal)
+"""Lower triangular factors L with a positive diagonal, the exponential of the free one; covariances are `L L^T`."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_broadcast, check_floating, in_transform
-from cramix.mixture import NormalMixture
+from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 
 class Operand(NamedTuple):
@@ -51,3 +51,26 @@ def _operand(side: NormalMixture, dtype: torch.dtype) -> Operand:
     if means.dtype == dtype:
         return Operand(weights, means, scales)
     return Operand(weights.to(dtype), means.to(dtype), None if scales is None else scales.to(dtype))
+
+
+def multivariate_operands(
+    p: MultivariateNormalMixture | Tensor, q: MultivariateNormalMixture | Tensor
+) -> tuple[MultivariateNormalMixture, MultivariateNormalMixture]:
+    """Return both sides of a distance as mixtures in one space, with batch shapes that broadcast."""
+    p, q = _multivariate("p", p), _multivariate("q", q)
+    check_floating(p=p.means, q=q.means)
+    if p.dim != q.dim:
+        raise ValueError(f"p and q must have one dimension; got {p.dim} and {q.dim}. See marginal and affine.")
+    check_broadcast("Batch shapes come before components.", p=p.batch_shape, q=q.batch_shape)
+    return p, q
+
+
+def _multivariate(name: str, side: MultivariateNormalMixture | Tensor) -> MultivariateNormalMixture:
+    if isinstance(side, MultivariateNormalMixture):
+        return side
+    if isinstance(side, Tensor):
+        return MultivariateNormalMixture.from_samples(side, name=name)
+    raise ValueError(
+        f"{name} must be a MultivariateNormalMixture or a tensor of samples (*batch, n, d); "
+        f"got {type(side).__name__}. Use torch.as_tensor."
+    )

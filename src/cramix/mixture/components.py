@@ -61,3 +61,9 @@ def log_weights(weights: Tensor) -> Tensor:
     """Return the logarithm, with minus infinity and a zero gradient at weight 0: such a component is not there."""
     present = weights > 0
     return torch.where(present, torch.where(present, weights, 1).log(), -torch.inf)
+
+
+def safe_root(variances: Tensor) -> Tensor:
+    """Return the square root, with a zero gradient at 0, and 0 for what rounding has made negative."""
+    positive = variances > 0
+    return torch.where(positive, torch.where(positive, variances, 1).sqrt(), 0)

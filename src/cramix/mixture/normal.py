@@ -12,6 +12,7 @@ from cramix.mixture import components
 from cramix.mixture.quantile import quantile, reparameterized
 from cramix.mixture.risk import expectile, lower_cvar
 from cramix.mixture.value import NormalComponents
+from cramix.mixture.weights import draw
 from cramix.quadrature import gauss_legendre, panel_edges
 
 
@@ -135,12 +136,7 @@ class NormalMixture(NormalComponents):
             shape = self._extended_shape(torch.Size(sample_shape))
             if not shape.numel():
                 return self.means.new_empty(shape)
-            # Inverting the weights' distribution function has no limit on the number of components, as multinomial has.
-            mass = self.weights.double().cumsum(-1).reshape(-1, self.n_components)
-            draws = torch.rand(shape, generator=generator, device=mass.device, dtype=mass.dtype)
-            draws = draws.reshape(-1, mass.shape[0]).T * mass[:, -1:]
-            index = torch.searchsorted(mass, draws.contiguous(), right=True).clamp_max(self.n_components - 1)
-            index = index.T.reshape(*shape, 1)
+            index = draw(self.weights, shape, generator).unsqueeze(-1)
             mean, scale = (t.expand(*shape, -1).gather(-1, index).squeeze(-1) for t in (self.means, self.scales))
             noise = torch.randn(shape, generator=generator, device=mean.device, dtype=mean.dtype)
             return mean + scale * noise

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal, constraints
 
 from cramix.checks import check_broadcast, check_finite, check_floating, check_mixture, check_weights, readable
+from cramix.mixture.weights import of_samples, pruned
 
 
 class NormalComponents(Distribution):
@@ -69,23 +70,15 @@ class NormalComponents(Distribution):
         check_floating(**{name: x} if weights is None else {name: x, "weights": weights})
         if x.ndim == 0 or x.shape[-1] == 0:
             raise ValueError(f"{name} must hold at least one sample; got shape {tuple(x.shape)}. Use (*batch, n).")
-        if weights is None:
-            weights = x.new_full((), 1 / x.shape[-1]).expand(x.shape)
-        else:
-            shape = check_broadcast("Give one weight a sample.", **{name: x.shape}, weights=weights.shape)
-            if readable(weights):
-                check_finite(weights=weights)
-            weights = weights.expand(shape)
-            total = weights.sum(-1, keepdim=True)
-            if readable(weights) and weights.numel() and (weights.amin() < 0 or not bool((total > 0).all())):
-                raise ValueError(
-                    f"weights must be >= 0 with a positive sum; got min {weights.amin().item():.3g} and "
-                    f"sum {total.amin().item():.3g}. Drop samples of no weight."
-                )
-            weights = weights / total
+        weights = of_samples(name, x.shape, weights, x)
         if readable(x):
             check_finite(**{name: x})
-        atoms = cls(weights, x, torch.zeros((), dtype=x.dtype, device=x.device), validate_args=False)
+        return cls.from_atoms(weights, x)
+
+    @classmethod
+    def from_atoms(cls, weights: Tensor, places: Tensor) -> Self:
+        """Build from weights and places `(*batch, n)` that are known to be valid."""
+        atoms = cls(weights, places, places.new_zeros(()), validate_args=False)
         atoms._validate_args, atoms._only_atoms = Distribution._validate_args, True
         return atoms
 
@@ -194,15 +187,8 @@ class NormalComponents(Distribution):
 
         In a batch, a component that stays in some elements has weight 0 in those where it goes.
         """
-        keep = self.weights > threshold
-        if not bool(keep.any(-1).all()):
-            largest = self.weights.amax(-1).min().item()
-            raise ValueError(f"threshold must leave a component; got {threshold:g}, largest weight {largest:.3g}.")
-        left = torch.where(keep, self.weights, 0)
-        columns = keep.reshape(-1, self.n_components).any(0)
-        return self._like(
-            (left / left.sum(-1, keepdim=True))[..., columns], self.means[..., columns], self.scales[..., columns]
-        )
+        keep, weights = pruned(self.weights, threshold)
+        return self._like(weights, self.means[..., keep], self.scales[..., keep])
 
     @property
     def n_components(self) -> int:

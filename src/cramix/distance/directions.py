@@ -1,0 +1,94 @@
+"""Directions to slice along: unit vectors `(t, d)`, random or spread evenly.
+
+A projection on a direction and on its opposite are as far apart, so schemes cover the sphere up to sign.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+
+def random_directions(
+    count: int,
+    dim: int,
+    *,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Draw directions independently and uniformly from the sphere."""
+    _check(count, dim)
+    return _unit(torch.randn(count, dim, generator=generator, dtype=dtype, device=device))
+
+
+def orthogonal_directions(
+    count: int,
+    dim: int,
+    *,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Draw directions in blocks of `dim` that are orthogonal to each other, each block turned at random.
+
+    Each direction is uniform on the sphere, so that averages stay unbiased, and those of a block keep out of each
+    other's way.
+    """
+    _check(count, dim)
+    blocks = -(-count // dim)
+    gaussian = torch.randn(blocks, dim, dim, generator=generator, dtype=dtype, device=device)
+    basis, upper = torch.linalg.qr(gaussian)
+    # Of the two signs of each column QR picks one that depends on the column; the sign of R's diagonal undoes that.
+    basis = basis * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    return basis.mT.reshape(-1, dim)[:count]
+
+
+def sobol_directions(
+    count: int,
+    dim: int,
+    *,
+    seed: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Draw quasi-random directions: scrambled Sobol points through the normal quantile, brought to length one."""
+    _check(count, dim)
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    uniform = SobolEngine(dim, scramble=True, seed=seed).draw(count, dtype=torch.float64)
+    # Scrambled points are at least 2^-31 from the ends but for 0 itself, whose quantile is not finite.
+    gaussian = torch.special.ndtri(uniform.clamp(2**-32, 1 - 2**-32))
+    return _unit(gaussian).to(device=device, dtype=dtype)
+
+
+def equispaced_directions(
+    count: int, *, offset: float = 0.0, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+) -> Tensor:
+    """Return directions in the plane at equal angles over the half circle, from the angle `offset` on.
+
+    For smooth pairs the average over them converges geometrically in their number. With 7 of them, up to sign, these are
+    the corners of the paper's heptagon.
+
+    Example:
+        >>> equispaced_directions(2)
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    _check(count, 2)
+    angle = offset + math.pi / count * torch.arange(count, dtype=torch.float64)
+    directions = torch.stack((angle.cos(), angle.sin()), -1)
+    directions = torch.where(directions.abs() < 1e-15, 0, directions)
+    return directions.to(device=device, dtype=torch.get_default_dtype() if dtype is None else dtype)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    return vectors / torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+
+
+def _check(count: int, dim: int) -> None:
+    for name, value in (("count", count), ("dim", dim)):
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be an integer >= 1; got {value!r}. Give the number wanted.")

@@ -1,0 +1,287 @@
+"""Covariances of the components of a multivariate mixture, one class a kind, all with the same methods.
+
+A kind holds one tensor of values. Its batch axes and its component axis broadcast against those of the mixture, so that
+what is shared is stored, decomposed and differentiated once. Covariances may be singular, down to zero.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from cramix.checks import check_covariances, check_finite, check_variances
+from cramix.mixture.components import safe_root
+
+
+class Covariance(ABC):
+    """Covariances of k components in d dimensions; abstract."""
+
+    name: str
+    axis_aligned: bool  # whether all ellipsoids lie along the coordinate axes
+    _own_axes: int  # axes of the values behind the component axis
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    def like(self, values: Tensor) -> Self:
+        """Return the same kind with other values."""
+        return type(self)(values)
+
+    @property
+    def shape(self) -> torch.Size:
+        """What broadcasts against `(*batch, k)`."""
+        return self.values.shape[: self.values.ndim - self._own_axes]
+
+    def take(self, components: Tensor) -> Self:
+        """Return the kind for some components, chosen by a mask `(k,)`."""
+        if self.shape[-1] == 1:
+            return self  # shared by all
+        (index,) = components.nonzero(as_tuple=True)
+        return self.like(self.values.index_select(len(self.shape) - 1, index))
+
+    @abstractmethod
+    def check(self, dim: int) -> None:
+        """Raise a ValueError for values that are no covariances."""
+
+    @abstractmethod
+    def spread(self) -> Tensor:
+        """Return matrices `(*batch, k, d, d)`, or for ellipsoids along the axes variances `(*batch, k, d or 1)`."""
+
+    @abstractmethod
+    def matrices(self, dim: int) -> Tensor:
+        """Return `(*batch, k, d, d)`."""
+
+    @abstractmethod
+    def scales_along(self, directions: Tensor) -> Tensor:
+        """Return standard deviations of the projections on `(t, d)` directions, `(*batch, k, t)`."""
+
+    @abstractmethod
+    def roots(self, dim: int) -> Tensor:
+        """Return R with covariance `R R^T`, `(*batch, k, d, d)`, or for the axes its diagonal `(*batch, k, d or 1)`."""
+
+    @abstractmethod
+    def whiten(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return z with `offset = L z`, L the lower Cholesky factor, `(*, k, d)`, and the logarithm of L's diagonal."""
+
+    @abstractmethod
+    def transform(self, matrix: Tensor) -> Covariance:
+        """Return the covariances of `matrix X` for a matrix `(*batch, m, d)`."""
+
+    @abstractmethod
+    def marginal(self, dims: list[int]) -> Covariance:
+        """Return the covariances of some coordinates."""
+
+    @abstractmethod
+    def condition(self, given: list[int], rest: list[int]) -> tuple[Tensor | None, Covariance]:
+        """Return the regression `(*batch, k, rest, given)` of the rest on the given (None for 0), and what is left."""
+
+
+class _Dense(Covariance):
+    """What all kinds with full matrices share."""
+
+    axis_aligned = False
+
+    def matrices(self, dim: int) -> Tensor:
+        return self.spread()
+
+    def scales_along(self, directions: Tensor) -> Tensor:
+        return safe_root(((directions @ self.spread()) * directions).sum(-1))
+
+    def roots(self, dim: int) -> Tensor:
+        variances, axes = torch.linalg.eigh(self.spread())
+        return axes * variances.clamp_min(0).sqrt().unsqueeze(-2)
+
+    def whiten(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        lower = self._cholesky(self.spread())
+        lower_of_each = lower.expand(*offsets.shape[:-1], -1, -1)
+        z = torch.linalg.solve_triangular(lower_of_each, offsets.unsqueeze(-1), upper=False).squeeze(-1)
+        return z, lower.diagonal(dim1=-2, dim2=-1).log()
+
+    def transform(self, matrix: Tensor) -> Covariance:
+        matrix = matrix.unsqueeze(-3)
+        return Full(matrix @ self.spread() @ matrix.mT)
+
+    def marginal(self, dims: list[int]) -> Covariance:
+        return Full(self.spread()[..., dims, :][..., dims])
+
+    def condition(self, given: list[int], rest: list[int]) -> tuple[Tensor | None, Covariance]:
+        spread = self.spread()
+        across = spread[..., given, :][..., rest]
+        lower = self._cholesky(spread[..., given, :][..., given])
+        gain = torch.cholesky_solve(across, lower).mT
+        left = spread[..., rest, :][..., rest] - gain @ across
+        return gain, Full(0.5 * (left + left.mT))
+
+    @staticmethod
+    def _cholesky(matrices: Tensor) -> Tensor:
+        lower, info = torch.linalg.cholesky_ex(matrices)
+        if not torch.compiler.is_compiling() and (info > 0).any():
+            raise ValueError(
+                f"covariances must be positive definite here; got {int((info > 0).sum())} singular ones. "
+                "Add a small multiple of the identity."
+            )
+        return lower
+
+
+class Full(_Dense):
+    """A covariance matrix each, `(*batch, k, d, d)`."""
+
+    name = "full"
+    _own_axes = 2
+
+    def check(self, dim: int) -> None:
+        check_covariances(self.values, dim)
+
+    def spread(self) -> Tensor:
+        return self.values
+
+
+class Tied(_Dense):
+    """One covariance matrix for all components, `(*batch, d, d)`."""
+
+    name = "tied"
+    _own_axes = 2
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((*self.values.shape[:-2], 1))
+
+    def check(self, dim: int) -> None:
+        check_covariances(self.values, dim)
+
+    def spread(self) -> Tensor:
+        return self.values.unsqueeze(-3)
+
+    def transform(self, matrix: Tensor) -> Covariance:
+        return Tied(matrix @ self.values @ matrix.mT)
+
+    def marginal(self, dims: list[int]) -> Covariance:
+        return Tied(self.values[..., dims, :][..., dims])
+
+    def condition(self, given: list[int], rest: list[int]) -> tuple[Tensor | None, Covariance]:
+        gain, left = super().condition(given, rest)
+        return gain, Tied(left.values.squeeze(-3))
+
+
+class Factor(_Dense):
+    """A factor S each, `(*batch, k, r, d)`, with covariance `S^T S`: the paper's parametrisation.
+
+    Any S is valid, r may be smaller than d, and the distances' gradients in S are bounded.
+    """
+
+    name = "factor"
+    _own_axes = 2
+
+    @classmethod
+    def from_scale_tril(cls, scale_tril: Tensor) -> Self:
+        """Build from lower Cholesky factors `(*batch, k, d, d)`, covariance `L L^T`."""
+        return cls(scale_tril.tril().mT)
+
+    def check(self, dim: int) -> None:
+        if self.values.ndim < 3 or self.values.shape[-1] != dim:
+            raise ValueError(
+                f"factors must be (*batch, k, r, {dim}) for means in {dim} dimensions; got {tuple(self.values.shape)}. "
+                "Covariances are S^T S."
+            )
+        check_finite(factors=self.values)
+
+    def spread(self) -> Tensor:
+        return self.values.mT @ self.values
+
+    def scales_along(self, directions: Tensor) -> Tensor:
+        return safe_root((self.values @ directions.mT).square().sum(-2))
+
+    def roots(self, dim: int) -> Tensor:
+        missing = max(0, dim - self.values.shape[-2])
+        root = pad(self.values, (0, 0, 0, missing)).mT  # (d, r) with r >= d
+        return root if root.shape[-1] == dim else torch.linalg.qr(root.mT, mode="r").R.mT
+
+    def transform(self, matrix: Tensor) -> Covariance:
+        return Factor(self.values @ matrix.unsqueeze(-3).mT)
+
+    def marginal(self, dims: list[int]) -> Covariance:
+        return Factor(self.values[..., dims])
+
+
+class _Axes(Covariance):
+    """What all kinds along the coordinate axes share."""
+
+    axis_aligned = True
+
+    def matrices(self, dim: int) -> Tensor:
+        variances = self.spread()
+        return torch.diag_embed(variances.expand(*variances.shape[:-1], dim))
+
+    def scales_along(self, directions: Tensor) -> Tensor:
+        return safe_root((self.spread().unsqueeze(-2) * directions.square()).sum(-1))
+
+    def roots(self, dim: int) -> Tensor:
+        return self.spread().sqrt()
+
+    def whiten(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
+        scales = self.spread().sqrt()
+        return offsets / scales, scales.log().expand(*scales.shape[:-1], offsets.shape[-1])
+
+    def transform(self, matrix: Tensor) -> Covariance:
+        scaled = matrix.unsqueeze(-3) * self.spread().unsqueeze(-2)
+        return Full(scaled @ matrix.unsqueeze(-3).mT)
+
+
+class Diagonal(_Axes):
+    """Variances along the coordinate axes, `(*batch, k, d)`."""
+
+    name = "diagonal"
+    _own_axes = 1
+
+    def check(self, dim: int) -> None:
+        check_variances(self.values)
+        if self.values.ndim < 2 or self.values.shape[-1] != dim:
+            raise ValueError(
+                f"variances must be (*batch, k, {dim}) for means in {dim} dimensions; got {tuple(self.values.shape)}."
+            )
+
+    def spread(self) -> Tensor:
+        return self.values
+
+    def marginal(self, dims: list[int]) -> Covariance:
+        return Diagonal(self.values[..., dims])
+
+    def condition(self, given: list[int], rest: list[int]) -> tuple[Tensor | None, Covariance]:
+        return None, self.marginal(rest)
+
+
+class Spherical(_Axes):
+    """One variance for all directions, `(*batch, k)`."""
+
+    name = "spherical"
+    _own_axes = 0
+
+    def check(self, dim: int) -> None:
+        check_variances(self.values)
+        if self.values.ndim < 1:
+            raise ValueError(f"variances must be (*batch, k); got {tuple(self.values.shape)}. Use unsqueeze(-1).")
+
+    def spread(self) -> Tensor:
+        return self.values.unsqueeze(-1)
+
+    def marginal(self, dims: list[int]) -> Covariance:
+        return self
+
+    def condition(self, given: list[int], rest: list[int]) -> tuple[Tensor | None, Covariance]:
+        return None, self
+
+
+class Points(Spherical):
+    """No spread at all: the components are points, known to be without looking at the zeros, `(1,)`."""
+
+    name = "points"
+
+    def check(self, dim: int) -> None:
+        """Zeros need no check."""
+
+    def transform(self, matrix: Tensor) -> Covariance:
+        return self

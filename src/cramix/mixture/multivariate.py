@@ -1,0 +1,321 @@
+"""`MultivariateNormalMixture`: a mixture of normal components and points in d dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, MixtureSameFamily, constraints
+
+from cramix.checks import check_broadcast, check_finite, check_floating, check_weights, readable
+from cramix.mixture import convert
+from cramix.mixture.components import log_weights
+from cramix.mixture.covariance import Covariance, Full, Points
+from cramix.mixture.normal import NormalMixture
+from cramix.mixture.sampling import drawn, reparameterized
+from cramix.mixture.weights import of_samples, pruned
+
+if TYPE_CHECKING:
+    from sklearn.mixture import GaussianMixture
+
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class MultivariateNormalMixture(Distribution):
+    """A mixture of multivariate normal distributions, `sum_i weights_i N(means_i, covariances_i)`.
+
+    Args:
+        weights: probabilities of the components, `(*batch, k)`, sum to one along the last axis.
+        means: `(*batch, k, d)`.
+        covariances: matrices `(*batch, k, d, d)`, positive semi-definite (0 is a point), or one of the kinds `Full`,
+            `Tied`, `Diagonal`, `Spherical`, `Factor`.
+        validate_args: check the values too (shapes always are); torch's default if None.
+
+    Example:
+        >>> weights, means = torch.tensor([0.5, 0.5]), torch.tensor([[0.0, 0.0], [4.0, 2.0]])
+        >>> p = MultivariateNormalMixture(weights, means, torch.eye(2).expand(2, 2, 2))
+        >>> p.mean, p.condition([0], torch.tensor([4.0])).mean
+        (tensor([2., 1.]), tensor([1.9993]))
+    """
+
+    arg_constraints = {  # noqa: RUF012
+        "weights": constraints.simplex,
+        "means": constraints.independent(constraints.real, 2),
+        "covariances": constraints.independent(constraints.positive_semidefinite, 1),
+    }
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(
+        self, weights: Tensor, means: Tensor, covariances: Tensor | Covariance, validate_args: bool | None = None
+    ) -> None:
+        self.covariance_kind = covariances if isinstance(covariances, Covariance) else Full(covariances)
+        check_floating(weights=weights, means=means, covariances=self.covariance_kind.values)
+        if means.ndim < 2 or means.shape[-1] == 0 or means.shape[-2] == 0:
+            raise ValueError(f"means must be (*batch, k, d) with k, d >= 1; got {tuple(means.shape)}. Use unsqueeze.")
+        shape = check_broadcast(
+            "weights are (*batch, k), means (*batch, k, d), covariances (*batch, k, d, d).",
+            weights=weights.shape,
+            means=means.shape[:-1],
+            covariances=self.covariance_kind.shape,
+        )
+        dim = means.shape[-1]
+        self.weights = weights if weights.shape == shape else weights.expand(shape)
+        self.means = means if means.shape[:-1] == shape else means.expand(*shape, dim)
+        super().__init__(shape[:-1], torch.Size((dim,)), validate_args=False)
+        self._validate_args = Distribution._validate_args if validate_args is None else validate_args
+        if self._validate_args and readable(weights, means, self.covariance_kind.values):
+            check_weights(weights)
+            check_finite(means=means)
+            self.covariance_kind.check(dim)
+
+    @classmethod
+    def from_samples(cls, x: Tensor, weights: Tensor | None = None, *, name: str = "x") -> Self:
+        """Build the empirical distribution of points `(*batch, n, d)`, with weights `(*batch, n)` of any positive sum.
+
+        An error speaks of x by `name`.
+        """
+        check_floating(**{name: x} if weights is None else {name: x, "weights": weights})
+        if x.ndim < 2 or 0 in x.shape[-2:]:
+            raise ValueError(f"{name} must hold at least one sample; got shape {tuple(x.shape)}. Use (*batch, n, d).")
+        weights = of_samples(name, x.shape[:-1], weights, x)
+        if readable(x):
+            check_finite(**{name: x})
+        points = cls(weights, x, Points(x.new_zeros(1)), validate_args=False)
+        points._validate_args = Distribution._validate_args
+        return points
+
+    @classmethod
+    def mix(cls, mixtures: Sequence[Self], weights: Tensor) -> Self:
+        """Build the mixture of j mixtures in one space, with weights `(*batch, j)`; covariances become full."""
+        if len(mixtures) == 0:
+            raise ValueError("mixtures must hold at least one mixture; got an empty list. Give one a weight.")
+        check_floating(**{f"mixtures[{i}]": m.means for i, m in enumerate(mixtures)}, weights=weights)
+        dims = {m.dim for m in mixtures}
+        if len(dims) > 1 or weights.shape[-1:] != (len(mixtures),):
+            raise ValueError(
+                "mixtures must share one dimension and weights have one entry a mixture; "
+                f"got dimensions {sorted(dims)} and weights {tuple(weights.shape)} for {len(mixtures)} mixtures."
+            )
+        if readable(weights):
+            check_weights(weights)
+        shapes = {f"mixtures[{i}]": m.batch_shape for i, m in enumerate(mixtures)}
+        batch = check_broadcast("Use mixtures of one batch shape.", **shapes, weights=weights.shape[:-1])
+        grown = [m.expand(batch) for m in mixtures]
+        scaled = torch.cat([m.weights * weights[..., i, None] for i, m in enumerate(grown)], -1)
+        covariances = Full(torch.cat([m.covariances for m in grown], -3))
+        mixed = cls(scaled, torch.cat([m.means for m in grown], -2), covariances, validate_args=False)
+        mixed._validate_args = any(m._validate_args for m in mixtures)
+        return mixed
+
+    @classmethod
+    def from_torch(cls, mixture: MixtureSameFamily) -> Self:
+        """Build from torch's mixture of MultivariateNormal, or of Independent(Normal, 1)."""
+        return cls(*convert.parts_of_torch(mixture))
+
+    def to_torch(self) -> MixtureSameFamily:
+        """Return torch's `MixtureSameFamily(Categorical, MultivariateNormal)`; not possible with points."""
+        self.refuse_points("to_torch")
+        return convert.to_torch(self)
+
+    @classmethod
+    def from_sklearn(cls, model: GaussianMixture) -> Self:
+        """Build from a fitted `sklearn.mixture.GaussianMixture`, in its dtype and with its kind of covariances."""
+        return cls(*convert.parts_of_sklearn(model))
+
+    def to_sklearn(self) -> GaussianMixture:
+        """Return a `sklearn.mixture.GaussianMixture` that predicts, scores and samples as if it had been fitted."""
+        return convert.to_sklearn(self)
+
+    @property
+    def n_components(self) -> int:
+        """Number of components, k."""
+        return self.weights.shape[-1]
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the space, d."""
+        return self.means.shape[-1]
+
+    @property
+    def only_points(self) -> bool:
+        """Whether the mixture was built from samples, so that every covariance is known to be 0 without looking."""
+        return isinstance(self.covariance_kind, Points)
+
+    @property
+    def covariances(self) -> Tensor:
+        """The components' covariance matrices, `(*batch, k, d, d)`, whatever their kind."""
+        matrices = self.covariance_kind.matrices(self.dim)
+        return matrices.expand(*self.weights.shape, self.dim, self.dim)
+
+    @property
+    def mean(self) -> Tensor:
+        """`E X`, `(*batch, d)`."""
+        return (self.weights.unsqueeze(-1) * self.means).sum(-2)
+
+    @property
+    def covariance(self) -> Tensor:
+        """`E (X - E X)(X - E X)^T`, `(*batch, d, d)`."""
+        offset = self.means - self.mean.unsqueeze(-2)
+        between = (self.weights.unsqueeze(-1) * offset).mT @ offset
+        within = (self.weights[..., None, None] * self.covariance_kind.matrices(self.dim)).sum(-3)
+        return between + within
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each coordinate, `(*batch, d)`."""
+        return self.covariance.diagonal(dim1=-2, dim2=-1)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log density at `(*sample, *batch, d)`; a ValueError where a covariance is singular."""
+        return self._log_joint(value).logsumexp(-1)
+
+    def responsibilities(self, value: Tensor) -> Tensor:
+        """Return the probability of each component given a value, `(*sample, *batch, k)`."""
+        return self._log_joint(value).softmax(-1)
+
+    def project(self, directions: Tensor) -> NormalMixture:
+        """Return the distributions of `<X, direction>` for `(t, d)` directions, with batch shape `(*batch, t)`.
+
+        Example:
+            >>> p = MultivariateNormalMixture(torch.ones(1), torch.ones(1, 2), torch.eye(2).unsqueeze(0))
+            >>> p.project(torch.tensor([[3.0, 4.0]])).mean
+            tensor([7.])
+        """
+        check_floating(directions=directions, means=self.means)
+        if directions.ndim != 2 or directions.shape[-1] != self.dim:
+            raise ValueError(
+                f"directions must be (t, {self.dim}) in {self.dim} dimensions; got {tuple(directions.shape)}."
+            )
+        if self._validate_args and readable(directions):
+            check_finite(directions=directions)
+        means = directions @ self.means.mT  # (*batch, t, k)
+        weights = self.weights.unsqueeze(-2).expand_as(means)
+        return self._univariate(weights, means, self.covariance_kind.scales_along(directions).mT)
+
+    def marginal(self, dims: int | Sequence[int]) -> Self | NormalMixture:
+        """Return the distribution of some coordinates; for a single number a univariate `NormalMixture`."""
+        if isinstance(dims, int):
+            (dim,) = self._dims([dims])
+            scales = self.covariance_kind.marginal([dim]).scales_along(self.means.new_ones(1, 1)).squeeze(-1)
+            return self._univariate(self.weights, self.means[..., dim], scales)
+        dims = self._dims(dims)
+        return self._like(self.weights, self.means[..., dims], self.covariance_kind.marginal(dims))
+
+    def condition(self, dims: Sequence[int], values: Tensor) -> Self:
+        """Return the distribution of the other coordinates, in their order, given that those in `dims` have values.
+
+        Args:
+            dims: the m coordinates that are known.
+            values: `(*sample, *batch, m)`; the result has batch shape `(*sample, *batch)`.
+        """
+        given = self._dims(dims)
+        rest = [i for i in range(self.dim) if i not in given]
+        if not rest:
+            raise ValueError(f"dims must leave a coordinate free; got all {self.dim}. See log_prob.")
+        known = self._like(self.weights, self.means[..., given], self.covariance_kind.marginal(given))
+        log_joint = known._log_joint(values)
+        gain, left = self.covariance_kind.condition(given, rest)
+        means = self.means[..., rest]
+        if gain is not None:
+            offset = values.unsqueeze(-2) - known.means
+            means = means + (gain @ offset.unsqueeze(-1)).squeeze(-1)
+        return self._like(log_joint.softmax(-1), means.expand(*log_joint.shape, -1), left)
+
+    def affine(self, matrix: Tensor, offset: Tensor | None = None) -> Self:
+        """Return the distribution of `matrix X + offset`, for a matrix `(*batch, m, d)` and an offset `(*batch, m)`."""
+        offset = matrix.new_zeros(matrix.shape[-2:-1]) if offset is None else offset
+        check_floating(matrix=matrix, offset=offset, means=self.means)
+        if matrix.ndim < 2 or matrix.shape[-1] != self.dim or offset.shape[-1:] != matrix.shape[-2:-1]:
+            raise ValueError(
+                f"matrix must be (*batch, m, {self.dim}) and offset (*batch, m); "
+                f"got {tuple(matrix.shape)} and {tuple(offset.shape)}."
+            )
+        check_broadcast("Batch axes come first.", matrix=matrix.shape[:-2], mixture=self.batch_shape)
+        if self._validate_args and readable(matrix, offset):
+            check_finite(matrix=matrix, offset=offset)
+        means = self.means @ matrix.mT + offset.unsqueeze(-2)
+        return self._like(self.weights, means, self.covariance_kind.transform(matrix))
+
+    def prune(self, threshold: float = 0.0) -> Self:
+        """Return the mixture without components of weight <= threshold, the rest scaled up to sum to one.
+
+        In a batch, a component that stays in some elements has weight 0 in those where it goes.
+        """
+        keep, weights = pruned(self.weights, threshold)
+        return self._like(weights, self.means[..., keep, :], self.covariance_kind.take(keep))
+
+    def expand(self, batch_shape: Sequence[int], _instance: None = None) -> Self:
+        """Return the mixture with a larger batch shape, sharing memory."""
+        try:
+            shape = (*self.weights[..., 0].expand(batch_shape).shape, self.n_components)
+        except RuntimeError:
+            raise ValueError(
+                f"batch_shape must extend {tuple(self.batch_shape)}; got {tuple(batch_shape)}. Only length 1 grows."
+            ) from None
+        return self._like(self.weights.expand(shape), self.means.expand(*shape, self.dim), self.covariance_kind)
+
+    def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
+        """Draw `(*sample, *batch, d)` values, without gradient."""
+        with torch.no_grad():
+            return self._drawn(sample_shape, generator)
+
+    def rsample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
+        """Draw `(*sample, *batch, d)` values with gradients to weights, means and covariances.
+
+        The reparameterisation is implicit (Figurnov et al. 2018): a value moves with the parameters so that each
+        coordinate's distribution function given the coordinates before it stays, which makes the gradient of any
+        expectation unbiased. Covariances must be positive definite; points move with their place.
+        """
+        value = self._drawn(sample_shape, generator)
+        if self.only_points:
+            return value
+        return reparameterized(value, self.weights, self.means, self.covariance_kind)
+
+    def refuse_points(self, what: str) -> None:
+        """Raise a ValueError if there are points or flat axes, for which `what` is not defined."""
+        kind = self.covariance_kind
+        flat = kind.axis_aligned and self._validate_args and readable(kind.values) and bool((kind.values <= 0).any())
+        if self.only_points or flat:
+            raise ValueError(f"covariances must be positive definite for {what}; got a variance of 0. Add a small one.")
+
+    def _drawn(self, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+        shape = self._extended_shape(torch.Size(sample_shape))
+        if not shape.numel():
+            return self.means.new_empty(shape)
+        return drawn(self.weights, self.means, self.covariance_kind, shape, generator)
+
+    def _log_joint(self, value: Tensor) -> Tensor:
+        """Return the log density of value and component together, `(*sample, *batch, k)`."""
+        check_floating(value=value, means=self.means)
+        if value.shape[-1:] != (self.dim,):
+            raise ValueError(f"value must have {self.dim} coordinates on its last axis; got {tuple(value.shape)}.")
+        check_broadcast("Values are (*sample, *batch, d).", value=value.shape[:-1], mixture=self.batch_shape)
+        self.refuse_points("a density")
+        if self._validate_args and readable(value) and value.isnan().any():
+            raise ValueError(f"value must not be NaN; got {int(value.isnan().sum())} of {value.numel()}. Drop them.")
+        z, log_diagonal = self.covariance_kind.whiten(value.unsqueeze(-2) - self.means)
+        log_density = -0.5 * z.square().sum(-1) - log_diagonal.sum(-1) - self.dim * _LOG_SQRT_2PI
+        return log_weights(self.weights) + log_density
+
+    def _univariate(self, weights: Tensor, means: Tensor, scales: Tensor) -> NormalMixture:
+        if self.only_points:
+            return NormalMixture.from_atoms(weights, means)
+        line = NormalMixture(weights, means, scales, validate_args=False)
+        line._validate_args = self._validate_args
+        return line
+
+    def _dims(self, dims: Sequence[int]) -> list[int]:
+        wanted = [i + self.dim if -self.dim <= i < 0 else i for i in map(int, dims)]
+        if not wanted or len(set(wanted)) < len(wanted) or not all(0 <= i < self.dim for i in wanted):
+            raise ValueError(f"dims must be different coordinates below {self.dim}, at least one; got {list(dims)}.")
+        return wanted
+
+    def _like(self, weights: Tensor, means: Tensor, covariances: Covariance) -> Self:
+        """A mixture made of this one's, so of valid parts."""
+        new = type(self)(weights, means, covariances, validate_args=False)
+        new._validate_args = self._validate_args
+        return new
