@@ -1,5 +1,6 @@
 """cramix learns Gaussian mixtures by gradient descent, with Cramér distances."""
 
+from cramix import directions
 from cramix.distance.cramer import cramer_distance
 from cramix.distance.lp import lp_distance
 from cramix.loss import CramerLoss, cramer_loss, crps, density_l2_loss
@@ -20,5 +21,6 @@ __all__ = [
     "cramer_loss",
     "crps",
     "density_l2_loss",
+    "directions",
     "lp_distance",
 ]

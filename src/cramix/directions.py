@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 
-def random_directions(
+def random(
     count: int,
     dim: int,
     *,
@@ -25,7 +25,7 @@ def random_directions(
     return _unit(torch.randn(count, dim, generator=generator, dtype=dtype, device=device))
 
 
-def orthogonal_directions(
+def orthogonal(
     count: int,
     dim: int,
     *,
@@ -47,7 +47,7 @@ def orthogonal_directions(
     return basis.mT.reshape(-1, dim)[:count]
 
 
-def sobol_directions(
+def sobol(
     count: int,
     dim: int,
     *,
@@ -64,7 +64,7 @@ def sobol_directions(
     return _unit(gaussian).to(device=device, dtype=dtype)
 
 
-def equispaced_directions(
+def equispaced(
     count: int, *, offset: float = 0.0, dtype: torch.dtype | None = None, device: torch.device | str | None = None
 ) -> Tensor:
     """Return directions in the plane at equal angles over the half circle, from the angle `offset` on.
@@ -73,7 +73,7 @@ def equispaced_directions(
     the corners of the paper's heptagon.
 
     Example:
-        >>> equispaced_directions(2)
+        >>> equispaced(2)
         tensor([[1., 0.],
                 [0., 1.]])
     """
