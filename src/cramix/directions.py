@@ -69,8 +69,8 @@ def equispaced(
 ) -> Tensor:
     """Return directions in the plane at equal angles over the half circle, from the angle `offset` on.
 
-    For smooth pairs the average over them converges geometrically in their number. With 7 of them, up to sign, these are
-    the corners of the paper's heptagon.
+    For smooth pairs the average over them converges geometrically in their number. Up to sign, 7 of them are the
+    corners of the paper's heptagon.
 
     Example:
         >>> equispaced(2)

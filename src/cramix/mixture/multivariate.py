@@ -258,6 +258,13 @@ class MultivariateNormalMixture(Distribution):
             ) from None
         return self._like(self.weights.expand(shape), self.means.expand(*shape, self.dim), self.covariance_kind)
 
+    def to(self, dtype: torch.dtype) -> Self:
+        """Return the mixture in another floating-point dtype; itself if it has that one."""
+        if dtype == self.means.dtype:
+            return self
+        kind = self.covariance_kind
+        return self._like(self.weights.to(dtype), self.means.to(dtype), kind.like(kind.values.to(dtype)))
+
     def sample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
         """Draw `(*sample, *batch, d)` values, without gradient."""
         with torch.no_grad():

@@ -1,0 +1,178 @@
+"""Mean distances over pairs of multivariate components, and of components and points, with their derivatives."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cramix.distance.mean_norm import Lengths, Moments, Nodes, Rows, choose_nodes, gradients, moments
+
+# Numbers in the largest temporary array: in cache, and long enough to feed the threads.
+_BLOCK = 1 << 18
+# Up to this many numbers float32 gains nothing over float64.
+_SMALL = 1 << 14
+
+
+class Components(NamedTuple):
+    """Weights `(B, k)`, means `(B, k, d)`, and covariances `(B, k, d, d)` or variances `(B, k, g)`, in float64."""
+
+    weights: Tensor
+    means: Tensor
+    spread: Tensor
+
+    @property
+    def dense(self) -> bool:
+        """Whether the spread is matrices."""
+        return self.spread.ndim == 4
+
+    @property
+    def multiplicity(self) -> int:
+        """How many axes share one of the variances."""
+        return self.means.shape[-1] // self.spread.shape[-1]
+
+    def decomposed(self) -> tuple[Tensor, Tensor | None]:
+        """Return the variances along the axes, `(B, k, g)`, and the axes, `(B, k, d, d)`, None for the coordinates'."""
+        return decomposed(self.spread, self.dense)
+
+
+class Points(NamedTuple):
+    """Weights `(B or 1, n)` and places `(B or 1, n, d)`, in the dtype to compute in."""
+
+    weights: Tensor
+    places: Tensor
+
+
+class Result(NamedTuple):
+    """A sum over pairs, `(B,)`, with derivatives in weights, means and spread of the components, as those in shape."""
+
+    value: Tensor
+    weights: Tensor
+    means: Tensor
+    spread: Tensor
+
+
+def decomposed(spread: Tensor, dense: bool) -> tuple[Tensor, Tensor | None]:
+    """Return variances along the axes of covariances, and the axes; no derivative of either is ever needed."""
+    if not dense:
+        return spread, None
+    variances, axes = torch.linalg.eigh(0.5 * (spread + spread.mT))
+    return variances.clamp_min(0), axes
+
+
+def nodes_for(components: Components, points: Points | None, tolerance: float) -> Nodes:
+    """Choose the nodes that serve all pairs of a distance; lengths are in units of its size."""
+    variances, _ = components.decomposed()
+    centre = components.means.mean(-2, keepdim=True)
+    reach = (components.means - centre).square().sum(-1) + components.multiplicity * variances.sum(-1)
+    radius = reach.amax(-1).sqrt()
+    if points is not None:
+        far = (points.places - centre.to(points.places.dtype)).square().sum(-1).amax(-1).sqrt().double()
+        radius = torch.maximum(radius, far)
+    radius = 2 * 3**0.25 * radius  # two of them, and a normal vector has E|Z|^4 <= 3 (E|Z|^2)^2
+    return choose_nodes(variances, components.multiplicity, radius.clamp_min(1.0), tolerance)
+
+
+def within_components(parts: Components, nodes: Nodes, derivatives: bool) -> Result:
+    """Return `1/2 sum_ij s_i s_j E|X_i - X_j|` over all pairs of components, each met once."""
+    weights, means, spread = parts
+    batch, k, dim = means.shape
+    first, second = torch.triu_indices(k, k, device=means.device)
+    at_weights, at_means, at_spread = (torch.zeros_like(x) for x in parts)
+    value = weights.new_zeros(batch)
+    width = spread[0, 0].numel() + (3 * spread.shape[-1] + 2) * nodes.t.shape[-1]
+    for i, j in zip(*(x.split(max(1, _BLOCK // (batch * width))) for x in (first, second)), strict=True):
+        variances, axes = decomposed(spread[:, i] + spread[:, j], parts.dense)
+        own = Nodes(*(x.repeat_interleave(len(i), 0) for x in nodes))
+        rows = _rows(own, variances, axes, parts.multiplicity, torch.float64, derivatives)
+        offsets = means[:, i] - means[:, j]
+        lengths = rows.at(offsets.reshape(-1, 1, dim))
+        exact = (variances.amax(-1) == 0).flatten()  # two points
+        norm = lengths.turned.norm(dim=-1)
+        length = torch.where(exact.unsqueeze(-1), norm, lengths.value).view(batch, -1)
+        share = torch.where(i == j, 0.5, 1.0) * weights[:, i] * weights[:, j]
+        value += (share * length).sum(-1)
+        if not derivatives:
+            continue
+        sums = moments(rows, lengths, weights.new_ones(1, 1))
+        centre, covariance = gradients(rows, sums)
+        inverse = torch.where(norm > 0, 1 / torch.where(norm > 0, norm, 1), 0)
+        centre = torch.where(exact.unsqueeze(-1), lengths.turned.squeeze(-2) * inverse, centre)
+        half = torch.where(i == j, 0.5, 1.0)
+        at_weights.index_add_(1, i, half * weights[:, j] * length).index_add_(1, j, half * weights[:, i] * length)
+        pull = share.unsqueeze(-1) * centre.view(batch, -1, dim)
+        at_means.index_add_(1, i, pull).index_add_(1, j, pull, alpha=-1)
+        covariance = covariance.view(batch, len(i), *spread.shape[2:])
+        covariance = covariance * share.view(batch, -1, *(1,) * (spread.ndim - 2))
+        at_spread.index_add_(1, i, covariance).index_add_(1, j, covariance)
+    return Result(value, at_weights, at_means, at_spread)
+
+
+class Cross(NamedTuple):
+    """What pairs of components and points add up to; the derivatives in the points only where asked for."""
+
+    components: Result
+    at_points: tuple[Tensor, Tensor] | None  # weights (B, n), places (B, n, d)
+
+
+def components_to_points(
+    parts: Components, points: Points, nodes: Nodes, at_components: bool, at_points: bool
+) -> Cross:
+    """Return `sum_in p_i w_n E|X_i - y_n|`, in blocks of points."""
+    batch, k, dim = parts.means.shape
+    n = points.places.shape[-2]
+    working = points.places.dtype if batch * k * n > _SMALL else torch.float64
+    variances, axes = parts.decomposed()
+    derivatives = at_components or at_points
+    rows = _rows(
+        Nodes(*(x.repeat_interleave(k, 0) for x in nodes)), variances, axes, parts.multiplicity, working, derivatives
+    )
+    means = parts.means.to(working).unsqueeze(-2)  # (B, k, 1, d)
+    sums: Moments | None = None
+    value = parts.weights.new_zeros(batch * k)
+    at = (value.new_zeros(batch, n), value.new_zeros(batch, n, dim)) if at_points else None
+    step = max(1, _BLOCK // (batch * k * max(nodes.t.shape[-1], 3 * dim)))
+    for start in range(0, n, step):
+        part = slice(start, start + step)
+        places = points.places[:, part].to(working).unsqueeze(1)  # (B or 1, 1, m, d)
+        offsets = (means - places).view(batch * k, -1, dim)
+        weights = points.weights[:, part].to(working)
+        own = weights if len(weights) == 1 else weights.repeat_interleave(k, 0)
+        lengths = rows.at(offsets)
+        if at_components:
+            block = moments(rows, lengths, own)
+            sums = block if sums is None else sums + block
+        else:
+            value += (lengths.value * own).sum(-1).double()
+        if at is not None:
+            at[0][:, part] = (parts.weights.unsqueeze(-1) * lengths.value.view(batch, k, -1)).sum(1)
+            at[1][:, part] = -_pulls(rows, lengths, parts.weights) * weights.unsqueeze(-1).double()
+    if sums is None:
+        potential = value.view(batch, k)
+        empty = value.new_empty(0)
+        return Cross(Result((parts.weights * potential).sum(-1), potential, empty, empty), at)
+    potential = sums.value.view(batch, k)
+    centre, covariance = gradients(rows, sums)
+    centre, covariance = centre.view(batch, k, dim), covariance.view(batch, k, *parts.spread.shape[2:])
+    scale = parts.weights.view(batch, k, *(1,) * (parts.spread.ndim - 2))
+    result = Result(
+        (parts.weights * potential).sum(-1), potential, parts.weights.unsqueeze(-1) * centre, scale * covariance
+    )
+    return Cross(result, at)
+
+
+def _rows(
+    nodes: Nodes, variances: Tensor, axes: Tensor | None, multiplicity: int, dtype: torch.dtype, derivatives: bool
+) -> Rows:
+    variances = variances.reshape(-1, variances.shape[-1])
+    axes = None if axes is None else axes.reshape(-1, *axes.shape[-2:])
+    return Rows(nodes, variances, axes, multiplicity, dtype, derivatives)
+
+
+def _pulls(rows: Rows, lengths: Lengths, weights: Tensor) -> Tensor:
+    """Return the derivatives of the lengths in the offsets, summed over components with their weights, `(B, n, d)`."""
+    assert lengths.slope is not None, "rows were made with derivatives"
+    pull = lengths.turned * (lengths.slope + 2 * rows.linear.unsqueeze(-1))
+    pull = pull if rows.axes is None else pull @ rows.axes.mT
+    return (pull.view(*weights.shape, *pull.shape[1:]).double() * weights[..., None, None]).sum(1)

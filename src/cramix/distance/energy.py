@@ -1,0 +1,101 @@
+"""The energy distance of multivariate mixtures and points for autograd."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.utils.weak import WeakIdKeyDictionary
+
+from cramix.distance.component_pairs import Components, Points
+from cramix.distance.exact import evaluate, points_energy
+from cramix.mixture import MultivariateNormalMixture
+
+# The own energy of point sets met before, by the tensor of their places.
+_known: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+def energy_distance(
+    p: MultivariateNormalMixture, q: MultivariateNormalMixture, tolerance: float, target_term: bool = True
+) -> Tensor:
+    """Return `E|X - Y| - 1/2 E|X - X'| - 1/2 E|Y - Y'|`, `(*batch)`.
+
+    Without `target_term` the own energy of points q, the last term, is left out.
+    """
+    batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+    if p.only_points and not q.only_points:
+        p, q = q, p
+    own = None
+    if q.only_points and not p.only_points:
+        moving = torch.is_grad_enabled() and (q.weights.requires_grad or q.means.requires_grad)
+        if not target_term:
+            own = torch.zeros(1, dtype=torch.float64, device=q.means.device)
+        elif not moving:
+            own = _own_energy(q)
+    p_tensors, q_tensors = _tensors(p, q, batch), _tensors(q, p, batch)
+    value = _Energy.apply(tolerance, own, len(p_tensors), *p_tensors, *q_tensors)
+    return (value.clamp_min(0) if target_term else value).reshape(batch)
+
+
+class _Energy(Function):
+    """The distance of two sides, given as flat tensors; the gradients are known when the value is."""
+
+    @staticmethod
+    def forward(ctx, tolerance, own_energy, n_p, *tensors):
+        need = ctx.needs_input_grad[3:]
+        p, q = _side(tensors[:n_p]), _side(tensors[n_p:])
+        value, at_p, at_q = evaluate(p, q, own_energy, tolerance, at_p=any(need[:n_p]), at_q=any(need[n_p:]))
+        ctx.shapes = [x.shape for x in tensors]
+        ctx.save_for_backward(*(at_p or (None,) * n_p), *(at_q or (None,) * (len(tensors) - n_p)))
+        return value.to(tensors[0].dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        known = zip(ctx.saved_tensors, ctx.shapes, strict=True)
+        return None, None, None, *(None if x is None else _pulled_back(grad, x, shape) for x, shape in known)
+
+
+def _pulled_back(grad: Tensor, known: Tensor, shape: torch.Size) -> Tensor:
+    return (grad.view(-1, *(1,) * (known.ndim - 1)) * known).sum_to_size(shape).to(grad.dtype)
+
+
+def _side(tensors: tuple[Tensor, ...]) -> Components | Points:
+    return Components(*tensors) if len(tensors) == 3 else Points(*tensors)
+
+
+def _tensors(side: MultivariateNormalMixture, other: MultivariateNormalMixture, batch: torch.Size) -> tuple:
+    """Return weights, means and for components the spread, as both sides have it, each with one flat batch axis."""
+    flat = batch.numel()
+    if side.only_points:
+        own = 1 if side.batch_shape.numel() == 1 else flat
+        lead = side.batch_shape if own == 1 else batch
+        weights, places = side.weights.expand(*lead, -1), side.means.expand(*lead, -1, -1)
+        return weights.reshape(own, -1), places.reshape(own, *places.shape[-2:])
+    dense = not side.covariance_kind.axis_aligned or not (other.only_points or other.covariance_kind.axis_aligned)
+    spread = side.covariance_kind.matrices(side.dim) if dense else side.covariance_kind.spread()
+    if not dense and not other.only_points and other.covariance_kind.spread().shape[-1] > 1:
+        spread = spread.expand(*spread.shape[:-1], side.dim)
+    k, own_axes = side.n_components, spread.shape[-2:] if dense else spread.shape[-1:]
+    return (
+        side.weights.expand(*batch, -1).reshape(flat, k),
+        side.means.expand(*batch, -1, -1).reshape(flat, k, -1),
+        spread.expand(*batch, k, *own_axes).reshape(flat, k, *own_axes),
+    )
+
+
+def _own_energy(points: MultivariateNormalMixture) -> Tensor:
+    """Return `1/2 E|Y - Y'|` of points that need no gradient, `(B or 1,)`, from memory if they were met before.
+
+    It is a sum over all pairs of points, and the same in every step of a fit.
+    """
+    weights, places = points.weights.detach(), points.means.detach()
+    version = None if places.is_inference() else places._version
+    known = _known.get(points.means)
+    if known is not None and known[0] == version and torch.equal(known[1], weights):
+        return known[2]
+    value = points_energy(Points(weights.reshape(-1, weights.shape[-1]), places.reshape(-1, *places.shape[-2:])))
+    if version is not None:
+        _known[points.means] = version, weights.clone(), value
+    return value

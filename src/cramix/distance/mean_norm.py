@@ -1,0 +1,219 @@
+"""The mean length `E|Z|` of normal vectors in any dimension, as a one-dimensional integral (docs/math.md, eq. 24 to 28).
+
+For `Z ~ N(delta, A)`, with `L(t) = E exp(-t |Z|^2)`, which is a product over the axes of A,
+
+    E|Z| = 1 / sqrt(pi) * integral_0^inf (1 - L(u^2)) / u^2 du.
+
+In `log u` the trapezoid rule converges geometrically, whatever A and delta are, so that one set of nodes serves all
+vectors of a distance. What the nodes leave out below is a multiple of `E|Z|^2`, what they leave out above a constant.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Beyond this exp(-x) underflows, where it takes up to 70 times as long; here it is as good as 0 there.
+_LARGEST_EXPONENT = {torch.float32: 86.0, torch.float64: 707.0}
+# |difference of variances| * t below which divided differences give way to derivatives: about cbrt(eps / 2).
+_NEAR = {torch.float32: 4e-3, torch.float64: 5e-6}
+
+
+class Nodes(NamedTuple):
+    """The rule `E|Z| = linear * E|Z|^2 + constant - sum_q weights_q L(t_q)`, in float64."""
+
+    t: Tensor  # (B, Q)
+    weights: Tensor  # (B, Q)
+    linear: Tensor  # (B,)
+    constant: Tensor  # (B,)
+
+
+def choose_nodes(variances: Tensor, multiplicity: int, radius: Tensor, tolerance: float) -> Nodes:
+    """Choose nodes for vectors of a size around 1, to an absolute error of `tolerance`, or relative for longer ones.
+
+    Args:
+        variances: along the axes of the components, `(B, k, g)`, each for `multiplicity` axes. Sums of components
+            are never worse than the components themselves; points are left out, their distances are exact.
+        multiplicity: d / g.
+        radius: no vector is much longer, `(B,)`.
+        tolerance: of the rule.
+    """
+    step = _step(tolerance)
+    # Where the rule begins: the fourth moment, which is left out, is small there. On a lattice that stays the same
+    # when the radius changes, so that the loss is the same function all along an optimisation.
+    first = ((6 * math.sqrt(math.pi) * tolerance) ** (1 / 3) / radius).log().div(step).floor()
+    last = math.ceil(math.log(1 / tolerance) / step)
+    count = max(2, int(last - first.amin().item()) + 1)
+    u = torch.exp(step * (first.unsqueeze(-1) + torch.arange(count, dtype=first.dtype, device=first.device)))
+    weights = step / (math.sqrt(math.pi) * u)
+    # Where it ends: what L has left, at worst in the centre of a component, is below the tolerance.
+    count = _needed(u, weights, variances, multiplicity, tolerance)
+    below = step / math.sqrt(math.pi) / math.expm1(step) * u[:, 0]
+    above = weights[:, count - 1] / math.expm1(step)
+    u, weights = u[:, :count], weights[:, :count]
+    return Nodes(u.square(), weights, below, weights.sum(-1) + above)
+
+
+def _step(tolerance: float) -> float:
+    """Solve `sqrt(2) h / pi exp(-pi^2 / (2 h)) = tolerance`, the error of the trapezoid rule for a point."""
+    step = 0.3
+    for _ in range(20):
+        step = math.pi**2 / 2 / math.log(math.sqrt(2) * step / (math.pi * tolerance))
+    return step
+
+
+def _needed(u: Tensor, weights: Tensor, variances: Tensor, multiplicity: int, tolerance: float) -> int:
+    """Count the nodes after which `sum_q weights_q L(t_q)` at delta = 0 is below the tolerance for all components."""
+    spread = variances.amax(-1) > 0
+    if not spread.any():
+        return u.shape[-1]
+    log_l = _half_log_determinant(2 * u.square().unsqueeze(-2), variances, multiplicity).neg()  # (B, k, Q)
+    mass = torch.where(spread.unsqueeze(-1), log_l.exp(), 0).amax(1) * weights
+    left = (mass.flip(-1).cumsum(-1).flip(-1) - mass).amax(0)  # after each node
+    enough = (left <= tolerance).nonzero()
+    return int(enough[0].item()) + 1 if len(enough) else u.shape[-1]
+
+
+def _half_log_determinant(two_t: Tensor, variances: Tensor, multiplicity: int) -> Tensor:
+    """Return `1/2 log det(I + 2 t A)`, `(*, E, Q)`, for `2 t` of shape `(*, 1 or E, Q)` and variances `(*, E, g)`."""
+    total = torch.zeros_like(two_t * variances[..., :1])
+    for variance in variances.split(1, -1):
+        total += torch.log1p(two_t * variance)
+    return 0.5 * multiplicity * total
+
+
+class Rows:
+    """Normal vectors around E centres, each with its own covariance: what does not depend on the places.
+
+    Args:
+        nodes: with one row a centre.
+        variances: along the axes, `(E, g)`, each for `multiplicity` of them, in float64.
+        axes: columns of `(E, d, d)`, or None for the coordinate axes.
+        multiplicity: d / g.
+        dtype: to compute in.
+        derivatives: whether those will be asked for.
+    """
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        variances: Tensor,
+        axes: Tensor | None,
+        multiplicity: int,
+        dtype: torch.dtype,
+        derivatives: bool,
+    ) -> None:
+        t = nodes.t.unsqueeze(-2)  # (E, 1, Q)
+        shrink = 1 / (1 + 2 * t * variances.unsqueeze(-1))  # (E, g, Q)
+        rates = t * shrink
+        columns = [nodes.weights.unsqueeze(-2)]
+        if derivatives:
+            slope = 2 * rates * columns[0]
+            columns += [slope, slope * rates]
+        log_l = _half_log_determinant(2 * t, variances.unsqueeze(-2), multiplicity).neg()
+        self.rates, self.at_centre = rates.to(dtype), log_l.to(dtype)  # (E, g, Q), (E, 1, Q)
+        self.columns = torch.cat(columns, -2).mT.to(dtype, memory_format=torch.contiguous_format)  # (E, Q, 1 + 2g)
+        self.axes = None if axes is None else axes.to(dtype)
+        self.variances, self.multiplicity, self.derivatives = variances, multiplicity, derivatives
+        self.linear = nodes.linear.to(dtype)[:, None]
+        trace = multiplicity * variances.sum(-1)
+        self.constant = (nodes.constant + nodes.linear * trace).to(dtype)[:, None]
+
+    def at(self, offsets: Tensor) -> Lengths:
+        """Evaluate for vectors with means `offsets`, centre less place, `(E, n, d)`."""
+        turned = offsets if self.axes is None else offsets @ self.axes
+        squares = turned.square()
+        length = squares.sum(-1)
+        if self.variances.shape[-1] == 1:
+            squares = length.unsqueeze(-1)
+        laplace = torch.baddbmm(self.at_centre, squares, self.rates, alpha=-1)
+        laplace.clamp_min_(-_LARGEST_EXPONENT[laplace.dtype]).exp_()
+        sums = laplace @ self.columns
+        value = torch.addcmul(self.constant, self.linear, length) - sums[..., 0]
+        g = self.variances.shape[-1]
+        slope, curve = (sums[..., 1 : 1 + g], sums[..., 1 + g :]) if self.derivatives else (None, None)
+        return Lengths(value, turned, squares, slope, curve)
+
+
+class Lengths(NamedTuple):
+    """Mean lengths `(E, n)` and, along the axes, offsets `(E, n, d)` with their squares, slopes, curves `(E, n, g)`.
+
+    With `b` the offsets along the axes the derivative of the length in `b_a` is `b_a (slope_a + 2 linear)`.
+    """
+
+    value: Tensor
+    turned: Tensor
+    squares: Tensor
+    slope: Tensor | None
+    curve: Tensor | None
+
+
+class Moments(NamedTuple):
+    """Weighted sums over the offsets of each centre, from which the derivatives in centres and covariances follow."""
+
+    weight: Tensor  # (E,)
+    value: Tensor  # (E,)
+    first: Tensor  # (E, d), of b
+    pull: Tensor  # (E, d), of b slope
+    slope: Tensor  # (E, g)
+    outer_slope: Tensor  # (E, d, d), of b_a slope_a b_b, or (E, 0)
+    outer_curve: Tensor  # (E, d, d), of b_a curve_a b_b, or (E, g), of squares * curve
+
+    def __add__(self, other: Moments) -> Moments:  # type: ignore[override]
+        return Moments(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def moments(rows: Rows, lengths: Lengths, weights: Tensor) -> Moments:
+    """Sum over the offsets with weights `(E or 1, n)`; the results are in float64."""
+    weighted = lengths.turned * weights.unsqueeze(-1)
+    assert lengths.slope is not None and lengths.curve is not None, "rows were made with derivatives"  # noqa: PT018
+    pulls = weighted * lengths.slope
+    if rows.axes is None:
+        outer_slope = weighted.new_zeros(len(weighted), 0)
+        outer_curve = (weights.unsqueeze(-1) * lengths.squares * lengths.curve).sum(-2)
+    else:
+        outer_slope = pulls.mT @ lengths.turned
+        outer_curve = (weighted * lengths.curve).mT @ lengths.turned
+    sums = (
+        weights.sum(-1).expand(len(weighted)),
+        (lengths.value * weights).sum(-1),
+        weighted.sum(-2),
+        pulls.sum(-2),
+        (weights.unsqueeze(-1) * lengths.slope).sum(-2),
+        outer_slope,
+        outer_curve,
+    )
+    return Moments(*(x.double() for x in sums))
+
+
+def gradients(rows: Rows, sums: Moments) -> tuple[Tensor, Tensor]:
+    """Return derivatives of the weighted mean length in the centres, `(E, d)`, and in their covariances.
+
+    Those are matrices `(E, d, d)`, or along the coordinate axes `(E, g)`.
+    """
+    linear = rows.linear.double()
+    centre = sums.pull + 2 * linear * sums.first
+    half_slope = 0.5 * sums.slope + linear * sums.weight.unsqueeze(-1)
+    if rows.axes is None:
+        return centre, rows.multiplicity * half_slope - sums.outer_curve
+    axes = rows.axes.double()
+    spread = torch.diag_embed(half_slope) - _divided_differences(rows, sums)
+    return (axes @ centre.unsqueeze(-1)).squeeze(-1), axes @ spread @ axes.mT
+
+
+def _divided_differences(rows: Rows, sums: Moments) -> Tensor:
+    """Return `sum_n w_n b_a b_b (slope_a - slope_b) / (2 (variance_b - variance_a))`, `(E, d, d)`.
+
+    Its limit for equal variances is `sum_n w_n b_a b_b curve`; the mean of both curves is off by the square of the
+    difference, which decides where to take it.
+    """
+    gap = rows.variances.unsqueeze(-2) - rows.variances.unsqueeze(-1)
+    slope, curve = (x.diagonal(dim1=-2, dim2=-1) for x in (sums.outer_slope, sums.outer_curve))
+    t = torch.where(slope > 0, curve / torch.where(slope > 0, slope, 1), torch.inf)
+    t = torch.minimum(t.unsqueeze(-1), t.unsqueeze(-2))
+    near = (gap == 0) | (gap.abs() * t <= _NEAR[rows.rates.dtype])
+    apart = 0.5 * (sums.outer_slope - sums.outer_slope.mT) / torch.where(near, 1, gap)
+    return torch.where(near, 0.5 * (sums.outer_curve + sums.outer_curve.mT), apart)
