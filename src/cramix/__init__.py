@@ -3,7 +3,8 @@
 from cramix import directions
 from cramix.distance.cramer import cramer_distance
 from cramix.distance.lp import lp_distance
-from cramix.loss import CramerLoss, cramer_loss, crps, density_l2_loss
+from cramix.distance.sliced import sliced_cramer_distance
+from cramix.loss import CramerLoss, SlicedCramerLoss, cramer_loss, crps, density_l2_loss, sliced_cramer_loss
 from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
 
 __version__ = "0.1.0"
@@ -15,6 +16,7 @@ __all__ = [
     "Full",
     "MultivariateNormalMixture",
     "NormalMixture",
+    "SlicedCramerLoss",
     "Spherical",
     "Tied",
     "cramer_distance",
@@ -23,4 +25,6 @@ __all__ = [
     "density_l2_loss",
     "directions",
     "lp_distance",
+    "sliced_cramer_distance",
+    "sliced_cramer_loss",
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from cramix.checks import check_broadcast, check_floating
 from cramix.distance.cramer import cramer_squared
 from cramix.distance.density import density_l2_squared
-from cramix.mixture import NormalMixture
+from cramix.distance.sliced import sliced_cramer_squared
+from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 _REDUCTIONS = {"none": lambda x: x, "mean": lambda x: x.mean(), "sum": lambda x: x.sum()}
 
@@ -53,6 +55,41 @@ def crps(p: NormalMixture, y: Tensor, reduction: str = "none") -> Tensor:
     return reduce(cramer_squared(p, NormalMixture.from_samples(y.unsqueeze(-1), name="y")), reduction)
 
 
+def sliced_cramer_loss(
+    p: MultivariateNormalMixture | Tensor,
+    q: MultivariateNormalMixture | Tensor,
+    directions: str | int | Tensor = "exact",
+    normalization: str = "mean",
+    reduction: str = "mean",
+    *,
+    tolerance: float = 1e-7,
+    target_term: bool = True,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Return the Cramér loss of projections over all directions (docs/math.md, eq. 24), or over some slices.
+
+    Args:
+        p: mixture with batch shape `(*batch)`, or samples `(*batch, n, d)`.
+        q: the same; batch shapes broadcast. For weighted samples see `MultivariateNormalMixture.from_samples`.
+        directions: "exact", a number of random slices, or directions `(t, d)`, see `cramix.directions`.
+        normalization: "mean" over the sphere, "integral" (times its area), or with slices their "sum".
+        reduction: "none", "mean" or "sum" over the batch.
+        tolerance: of "exact", the error of a mean distance as a part of the size of the problem; float32 gives 1e-6.
+        target_term: False leaves out the term of points q alone in "exact": all pairs of points, the same for any p.
+        generator: for random slices.
+
+    Example:
+        >>> import torch
+        >>> p = MultivariateNormalMixture(torch.ones(1), torch.zeros(1, 3), torch.eye(3).unsqueeze(0))
+        >>> sliced_cramer_loss(p, torch.zeros(1, 3)), sliced_cramer_loss(p, torch.zeros(1, 3), directions=torch.eye(3))
+        (tensor(0.2337), tensor(0.2337))
+    """
+    losses = sliced_cramer_squared(
+        p, q, directions, normalization, tolerance=tolerance, target_term=target_term, generator=generator
+    )
+    return reduce(losses, reduction)
+
+
 def density_l2_loss(p: NormalMixture, q: NormalMixture, reduction: str = "mean") -> Tensor:
     """Return the squared L2 distance of the densities, `integral (f - g)^2 dx` (docs/math.md, eq. 15)."""
     return reduce(density_l2_squared(p, q), reduction)
@@ -80,6 +117,53 @@ class CramerLoss(nn.Module):
     def extra_repr(self) -> str:
         """Say how the loss is reduced."""
         return f"reduction={self.reduction!r}"
+
+
+class SlicedCramerLoss(nn.Module):
+    """`sliced_cramer_loss` as a module; random slices are drawn anew in every call.
+
+    Example:
+        >>> import torch
+        >>> SlicedCramerLoss()(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]))
+        tensor(3.1831)
+    """
+
+    def __init__(
+        self,
+        directions: str | int | Tensor = "exact",
+        normalization: str = "mean",
+        reduction: str = "mean",
+        *,
+        tolerance: float = 1e-7,
+        target_term: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        _check_reduction(reduction)
+        if isinstance(directions, Tensor):
+            self.register_buffer("directions", directions)
+        else:
+            self.directions = directions  # type: ignore[assignment]
+        self.normalization, self.reduction = normalization, reduction
+        self.tolerance, self.target_term, self.generator = tolerance, target_term, generator
+
+    def forward(self, p: MultivariateNormalMixture | Tensor, q: MultivariateNormalMixture | Tensor) -> Tensor:
+        """Return the loss of prediction p and target q."""
+        return sliced_cramer_loss(
+            p,
+            q,
+            self.directions,
+            self.normalization,
+            self.reduction,
+            tolerance=self.tolerance,
+            target_term=self.target_term,
+            generator=self.generator,
+        )
+
+    def extra_repr(self) -> str:
+        """Say which directions there are, and how the loss is reduced."""
+        shown = tuple(self.directions.shape) if isinstance(self.directions, Tensor) else self.directions
+        return f"directions={shown!r}, normalization={self.normalization!r}, reduction={self.reduction!r}"
 
 
 def _check_reduction(reduction: str) -> None:

@@ -32,10 +32,6 @@ class Components(NamedTuple):
         """How many axes share one of the variances."""
         return self.means.shape[-1] // self.spread.shape[-1]
 
-    def decomposed(self) -> tuple[Tensor, Tensor | None]:
-        """Return the variances along the axes, `(B, k, g)`, and the axes, `(B, k, d, d)`, None for the coordinates'."""
-        return decomposed(self.spread, self.dense)
-
 
 class Points(NamedTuple):
     """Weights `(B or 1, n)` and places `(B or 1, n, d)`, in the dtype to compute in."""
@@ -53,17 +49,23 @@ class Result(NamedTuple):
     spread: Tensor
 
 
-def decomposed(spread: Tensor, dense: bool) -> tuple[Tensor, Tensor | None]:
-    """Return variances along the axes of covariances, and the axes; no derivative of either is ever needed."""
+class Ellipsoids(NamedTuple):
+    """Variances along the axes, `(*, g)`, and the axes as columns, `(*, d, d)`, None for those of the coordinates."""
+
+    variances: Tensor
+    axes: Tensor | None
+
+
+def ellipsoids(spread: Tensor, dense: bool) -> Ellipsoids:
+    """Decompose covariances `(*, d, d)`, or take variances `(*, g)` as they are; no derivative is ever needed."""
     if not dense:
-        return spread, None
+        return Ellipsoids(spread, None)
     variances, axes = torch.linalg.eigh(0.5 * (spread + spread.mT))
-    return variances.clamp_min(0), axes
+    return Ellipsoids(variances.clamp_min(0), axes)
 
 
-def nodes_for(components: Components, points: Points | None, tolerance: float) -> Nodes:
+def nodes_for(components: Components, variances: Tensor, points: Points | None, tolerance: float) -> Nodes:
     """Choose the nodes that serve all pairs of a distance; lengths are in units of its size."""
-    variances, _ = components.decomposed()
     centre = components.means.mean(-2, keepdim=True)
     reach = (components.means - centre).square().sum(-1) + components.multiplicity * variances.sum(-1)
     radius = reach.amax(-1).sqrt()
@@ -83,12 +85,12 @@ def within_components(parts: Components, nodes: Nodes, derivatives: bool) -> Res
     value = weights.new_zeros(batch)
     width = spread[0, 0].numel() + (3 * spread.shape[-1] + 2) * nodes.t.shape[-1]
     for i, j in zip(*(x.split(max(1, _BLOCK // (batch * width))) for x in (first, second)), strict=True):
-        variances, axes = decomposed(spread[:, i] + spread[:, j], parts.dense)
+        shape = ellipsoids(spread[:, i] + spread[:, j], parts.dense)
         own = Nodes(*(x.repeat_interleave(len(i), 0) for x in nodes))
-        rows = _rows(own, variances, axes, parts.multiplicity, torch.float64, derivatives)
+        rows = _rows(own, shape, parts.multiplicity, torch.float64, derivatives)
         offsets = means[:, i] - means[:, j]
         lengths = rows.at(offsets.reshape(-1, 1, dim))
-        exact = (variances.amax(-1) == 0).flatten()  # two points
+        exact = (shape.variances.amax(-1) == 0).flatten()  # two points
         norm = lengths.turned.norm(dim=-1)
         length = torch.where(exact.unsqueeze(-1), norm, lengths.value).view(batch, -1)
         share = torch.where(i == j, 0.5, 1.0) * weights[:, i] * weights[:, j]
@@ -117,17 +119,14 @@ class Cross(NamedTuple):
 
 
 def components_to_points(
-    parts: Components, points: Points, nodes: Nodes, at_components: bool, at_points: bool
+    parts: Components, shapes: Ellipsoids, points: Points, nodes: Nodes, at_components: bool, at_points: bool
 ) -> Cross:
     """Return `sum_in p_i w_n E|X_i - y_n|`, in blocks of points."""
     batch, k, dim = parts.means.shape
     n = points.places.shape[-2]
     working = points.places.dtype if batch * k * n > _SMALL else torch.float64
-    variances, axes = parts.decomposed()
-    derivatives = at_components or at_points
-    rows = _rows(
-        Nodes(*(x.repeat_interleave(k, 0) for x in nodes)), variances, axes, parts.multiplicity, working, derivatives
-    )
+    own_nodes = Nodes(*(x.repeat_interleave(k, 0) for x in nodes))
+    rows = _rows(own_nodes, shapes, parts.multiplicity, working, at_components or at_points)
     means = parts.means.to(working).unsqueeze(-2)  # (B, k, 1, d)
     sums: Moments | None = None
     value = parts.weights.new_zeros(batch * k)
@@ -162,11 +161,9 @@ def components_to_points(
     return Cross(result, at)
 
 
-def _rows(
-    nodes: Nodes, variances: Tensor, axes: Tensor | None, multiplicity: int, dtype: torch.dtype, derivatives: bool
-) -> Rows:
-    variances = variances.reshape(-1, variances.shape[-1])
-    axes = None if axes is None else axes.reshape(-1, *axes.shape[-2:])
+def _rows(nodes: Nodes, shapes: Ellipsoids, multiplicity: int, dtype: torch.dtype, derivatives: bool) -> Rows:
+    variances = shapes.variances.reshape(-1, shapes.variances.shape[-1])
+    axes = None if shapes.axes is None else shapes.axes.reshape(-1, *shapes.axes.shape[-2:])
     return Rows(nodes, variances, axes, multiplicity, dtype, derivatives)
 
 

@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 from cramix.distance import euclidean
-from cramix.distance.component_pairs import Components, Points, components_to_points, nodes_for, within_components
+from cramix.distance.component_pairs import (
+    Components,
+    Points,
+    components_to_points,
+    ellipsoids,
+    nodes_for,
+    within_components,
+)
 
 
 class Evaluation(NamedTuple):
@@ -73,17 +80,21 @@ def _components(p: Components, q: Components, tolerance: float, derivatives: boo
     k = p.means.shape[1]
     signed = torch.cat((p.weights, -q.weights), 1)
     both = Components(signed, torch.cat((p.means, q.means), 1), torch.cat((p.spread, q.spread), 1))
-    value, *at = within_components(both, nodes_for(both, None, tolerance), derivatives)
+    nodes = nodes_for(both, ellipsoids(both.spread, both.dense).variances, None, tolerance)
+    value, *at = within_components(both, nodes, derivatives)
     return Evaluation(-value, tuple(-x[:, :k] for x in at), (at[0][:, k:], -at[1][:, k:], -at[2][:, k:]))
 
 
 def _components_and_points(
     p: Components, q: Points, own_energy: Tensor | None, tolerance: float, at_p: bool, at_q: bool
 ) -> Evaluation:
-    nodes = nodes_for(p, q, tolerance)
-    cross, at_points = components_to_points(p, q, nodes, at_p, at_q)
+    shapes = ellipsoids(p.spread, p.dense)
+    nodes = nodes_for(p, shapes.variances, q, tolerance)
+    cross, at_points = components_to_points(p, shapes, q, nodes, at_p, at_q)
     within = within_components(p, nodes, at_p)
-    own = euclidean.energy(q.places, q.weights, at_q) if own_energy is None else euclidean.Energy(own_energy, None, None)
+    own = (
+        euclidean.energy(q.places, q.weights, at_q) if own_energy is None else euclidean.Energy(own_energy, None, None)
+    )
     for_p = tuple(a - b for a, b in zip(cross[1:], within[1:], strict=True)) if at_p else ()
     for_q = tuple(a - b for a, b in zip(at_points, own[1:], strict=True)) if at_points is not None else ()
     return Evaluation(cross.value - within.value - own.value, for_p, for_q)

@@ -133,7 +133,9 @@ def _check_options(
             check_finite(directions=directions)
             if (empty := directions.abs().amax(-1) == 0).any():
                 raise ValueError(f"directions must have a length > 0; got {int(empty.sum())} of length 0. Drop them.")
-    elif isinstance(directions, bool) or directions != "exact" and not (isinstance(directions, int) and directions > 0):
+    elif isinstance(directions, bool) or (
+        directions != "exact" and not (isinstance(directions, int) and directions > 0)
+    ):
         raise ValueError(f'directions must be "exact", a number >= 1 or a tensor (t, d); got {directions!r}.')
     if directions == "exact" if isinstance(directions, str) else False:
         if normalization == "sum":
