@@ -143,7 +143,7 @@ class SlicedCramerLoss(nn.Module):
         if isinstance(directions, Tensor):
             self.register_buffer("directions", directions)
         else:
-            self.directions = directions  # type: ignore[assignment]
+            self.directions = directions
         self.normalization, self.reduction = normalization, reduction
         self.tolerance, self.target_term, self.generator = tolerance, target_term, generator
 

@@ -115,7 +115,7 @@ class Cross(NamedTuple):
     """What pairs of components and points add up to; the derivatives in the points only where asked for."""
 
     components: Result
-    at_points: tuple[Tensor, Tensor] | None  # weights (B, n), places (B, n, d)
+    at_points: tuple[Tensor, ...]  # weights (B, n), places (B, n, d)
 
 
 def components_to_points(
@@ -130,7 +130,7 @@ def components_to_points(
     means = parts.means.to(working).unsqueeze(-2)  # (B, k, 1, d)
     sums: Moments | None = None
     value = parts.weights.new_zeros(batch * k)
-    at = (value.new_zeros(batch, n), value.new_zeros(batch, n, dim)) if at_points else None
+    at = (value.new_zeros(batch, n), value.new_zeros(batch, n, dim)) if at_points else ()
     step = max(1, _BLOCK // (batch * k * max(nodes.t.shape[-1], 3 * dim)))
     for start in range(0, n, step):
         part = slice(start, start + step)
@@ -144,7 +144,7 @@ def components_to_points(
             sums = block if sums is None else sums + block
         else:
             value += (lengths.value * own).sum(-1).double()
-        if at is not None:
+        if at:
             at[0][:, part] = (parts.weights.unsqueeze(-1) * lengths.value.view(batch, k, -1)).sum(1)
             at[1][:, part] = -_pulls(rows, lengths, parts.weights) * weights.unsqueeze(-1).double()
     if sums is None:

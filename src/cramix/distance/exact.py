@@ -92,12 +92,14 @@ def _components_and_points(
     nodes = nodes_for(p, shapes.variances, q, tolerance)
     cross, at_points = components_to_points(p, shapes, q, nodes, at_p, at_q)
     within = within_components(p, nodes, at_p)
-    own = (
-        euclidean.energy(q.places, q.weights, at_q) if own_energy is None else euclidean.Energy(own_energy, None, None)
-    )
     for_p = tuple(a - b for a, b in zip(cross[1:], within[1:], strict=True)) if at_p else ()
-    for_q = tuple(a - b for a, b in zip(at_points, own[1:], strict=True)) if at_points is not None else ()
-    return Evaluation(cross.value - within.value - own.value, for_p, for_q)
+    value = cross.value - within.value
+    if own_energy is not None:
+        return Evaluation(value - own_energy, for_p, at_points)
+    own = euclidean.energy(q.places, q.weights, at_q)
+    if own.at_weights is None or own.at_points is None:
+        return Evaluation(value - own.value, for_p, ())
+    return Evaluation(value - own.value, for_p, (at_points[0] - own.at_weights, at_points[1] - own.at_points))
 
 
 def _points(p: Points, q: Points, derivatives: bool) -> Evaluation:
@@ -156,5 +158,4 @@ def _moved_back(
     """
     at_weights, at_places, *at_spread = gradients
     projected = (at_weights - (side.weights * at_weights).sum(-1, keepdim=True)) / total
-    scale = unit.view(-1, *(1,) * (at_spread[0].ndim - 1)) if at_spread else None
-    return (unit[:, None] * projected, at_places, *(x / scale for x in at_spread))
+    return (unit[:, None] * projected, at_places, *(x / unit.view(-1, *(1,) * (x.ndim - 1)) for x in at_spread))

@@ -51,9 +51,10 @@ def sliced_cramer_squared(
     Example:
         >>> p = MultivariateNormalMixture(torch.ones(1), torch.zeros(1, 2), torch.eye(2).unsqueeze(0))
         >>> sliced_cramer_squared(p, torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
-        tensor(0.1803)
+        tensor(0.2398)
     """
     p, q = multivariate_operands(p, q)
+    _check_directions(directions, p.means)
     _check_options(p, q, directions, normalization, tolerance, target_term)
     dtype = torch.promote_types(p.means.dtype, torch.float32)
     p, q = p.to(dtype), q.to(dtype)
@@ -125,20 +126,25 @@ def _check_options(
         raise ValueError(f'normalization must be "mean", "integral" or "sum"; got {normalization!r}. Try "mean".')
     if not 0 < tolerance < 0.1:
         raise ValueError(f"tolerance must be between 0 and 0.1; got {tolerance!r}. The default is 1e-7.")
-    if isinstance(directions, Tensor):
-        check_floating(directions=directions, means=p.means)
-        if directions.ndim != 2 or directions.shape[1] != p.dim or len(directions) == 0:
-            raise ValueError(f"directions must be (t, {p.dim}) with t >= 1; got {tuple(directions.shape)}.")
-        if readable(directions):
-            check_finite(directions=directions)
-            if (empty := directions.abs().amax(-1) == 0).any():
-                raise ValueError(f"directions must have a length > 0; got {int(empty.sum())} of length 0. Drop them.")
-    elif isinstance(directions, bool) or (
-        directions != "exact" and not (isinstance(directions, int) and directions > 0)
-    ):
-        raise ValueError(f'directions must be "exact", a number >= 1 or a tensor (t, d); got {directions!r}.')
-    if directions == "exact" if isinstance(directions, str) else False:
-        if normalization == "sum":
-            raise ValueError('normalization must be "mean" or "integral" without slices; got "sum". See directions.')
-    if not target_term and (isinstance(directions, Tensor | int) or not q.only_points or p.only_points):
-        raise ValueError('target_term=False is for a mixture p and points q with directions="exact"; leave it out.')
+    if isinstance(directions, str) and normalization == "sum":
+        raise ValueError('normalization must be "mean" or "integral" without slices; got "sum". Give directions.')
+    if not target_term and (not isinstance(directions, str) or p.only_points or not q.only_points):
+        raise ValueError('target_term=False is for a mixture p and points q with directions="exact". Leave it out.')
+
+
+def _check_directions(directions: str | int | Tensor, means: Tensor) -> None:
+    dim = means.shape[-1]
+    if not isinstance(directions, Tensor):
+        number = isinstance(directions, int) and not isinstance(directions, bool) and directions >= 1
+        if not number and directions != "exact":
+            raise ValueError(f'directions must be "exact", a number >= 1 or a tensor (t, {dim}); got {directions!r}.')
+        return
+    check_floating(directions=directions, means=means)
+    if directions.ndim != 2 or directions.shape[1] != dim or len(directions) == 0:
+        raise ValueError(
+            f"directions must be (t, {dim}) with t >= 1 in {dim} dimensions; got {tuple(directions.shape)}."
+        )
+    if readable(directions):
+        check_finite(directions=directions)
+        if (empty := directions.abs().amax(-1) == 0).any():
+            raise ValueError(f"directions must have a length > 0; got {int(empty.sum())} of length 0. Drop them.")
