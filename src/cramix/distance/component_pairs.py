@@ -90,18 +90,13 @@ def within_components(parts: Components, nodes: Nodes, derivatives: bool) -> Res
         rows = _rows(own, shape, parts.multiplicity, torch.float64, derivatives)
         offsets = means[:, i] - means[:, j]
         lengths = rows.at(offsets.reshape(-1, 1, dim))
-        exact = (shape.variances.amax(-1) == 0).flatten()  # two points
-        norm = lengths.turned.norm(dim=-1)
-        length = torch.where(exact.unsqueeze(-1), norm, lengths.value).view(batch, -1)
-        share = torch.where(i == j, 0.5, 1.0) * weights[:, i] * weights[:, j]
+        length = lengths.value.view(batch, -1)
+        half = torch.where(i == j, 0.5, 1.0)
+        share = half * weights[:, i] * weights[:, j]
         value += (share * length).sum(-1)
         if not derivatives:
             continue
-        sums = moments(rows, lengths, weights.new_ones(1, 1))
-        centre, covariance = gradients(rows, sums)
-        inverse = torch.where(norm > 0, 1 / torch.where(norm > 0, norm, 1), 0)
-        centre = torch.where(exact.unsqueeze(-1), lengths.turned.squeeze(-2) * inverse, centre)
-        half = torch.where(i == j, 0.5, 1.0)
+        centre, covariance = gradients(rows, moments(rows, lengths, weights.new_ones(1, 1)))
         at_weights.index_add_(1, i, half * weights[:, j] * length).index_add_(1, j, half * weights[:, i] * length)
         pull = share.unsqueeze(-1) * centre.view(batch, -1, dim)
         at_means.index_add_(1, i, pull).index_add_(1, j, pull, alpha=-1)

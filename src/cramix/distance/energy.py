@@ -24,6 +24,8 @@ def energy_distance(
     Without `target_term` the own energy of points q, the last term, is left out.
     """
     batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+    if not batch.numel():
+        return p.means.new_zeros(batch)
     if p.only_points and not q.only_points:
         p, q = q, p
     own = None

@@ -20,6 +20,8 @@ from torch import Tensor
 _LARGEST_EXPONENT = {torch.float32: 86.0, torch.float64: 707.0}
 # |difference of variances| * t below which divided differences give way to derivatives: about cbrt(eps / 2).
 _NEAR = {torch.float32: 4e-3, torch.float64: 5e-6}
+# Vectors shorter than this, in units of the size of the problem, have no direction.
+_TINY = 1e-12
 
 
 class Nodes(NamedTuple):
@@ -35,8 +37,8 @@ def choose_nodes(variances: Tensor, multiplicity: int, radius: Tensor, tolerance
     """Choose nodes for vectors of a size around 1, to an absolute error of `tolerance`, or relative for longer ones.
 
     Args:
-        variances: along the axes of the components, `(B, k, g)`, each for `multiplicity` axes. Sums of components
-            are never worse than the components themselves; points are left out, their distances are exact.
+        variances: along the axes of the covariances, `(B, k, g)`, each for `multiplicity` axes. Sums of them are no
+            worse than they are by themselves; those that are 0 need no nodes.
         multiplicity: d / g.
         radius: no vector is much longer, `(B,)`.
         tolerance: of the rule.
@@ -66,12 +68,9 @@ def _step(tolerance: float) -> float:
 
 
 def _needed(u: Tensor, weights: Tensor, variances: Tensor, multiplicity: int, tolerance: float) -> int:
-    """Count the nodes after which `sum_q weights_q L(t_q)` at delta = 0 is below the tolerance for all components."""
-    spread = variances.amax(-1) > 0
-    if not spread.any():
-        return u.shape[-1]
+    """Count the nodes after which `sum_q weights_q L(t_q)` at delta = 0 is below the tolerance for all of them."""
     log_l = _half_log_determinant(2 * u.square().unsqueeze(-2), variances, multiplicity).neg()  # (B, k, Q)
-    mass = torch.where(spread.unsqueeze(-1), log_l.exp(), 0).amax(1) * weights
+    mass = torch.where(variances.amax(-1, keepdim=True) > 0, log_l.exp(), 0).amax(1) * weights
     left = (mass.flip(-1).cumsum(-1).flip(-1) - mass).amax(0)  # after each node
     enough = (left <= tolerance).nonzero()
     return int(enough[0].item()) + 1 if len(enough) else u.shape[-1]
@@ -118,6 +117,8 @@ class Rows:
         self.columns = torch.cat(columns, -2).mT.to(dtype, memory_format=torch.contiguous_format)  # (E, Q, 1 + 2g)
         self.axes = None if axes is None else axes.to(dtype)
         self.variances, self.multiplicity, self.derivatives = variances, multiplicity, derivatives
+        flat = (variances.amax(-1) == 0).unsqueeze(-1)
+        self.flat = flat if flat.any() else None
         self.linear = nodes.linear.to(dtype)[:, None]
         trace = multiplicity * variances.sum(-1)
         self.constant = (nodes.constant + nodes.linear * trace).to(dtype)[:, None]
@@ -135,7 +136,20 @@ class Rows:
         value = torch.addcmul(self.constant, self.linear, length) - sums[..., 0]
         g = self.variances.shape[-1]
         slope, curve = (sums[..., 1 : 1 + g], sums[..., 1 + g :]) if self.derivatives else (None, None)
-        return Lengths(value, turned, squares, slope, curve)
+        lengths = Lengths(value, turned, squares, slope, curve)
+        return lengths if self.flat is None else self._with_norms(lengths, length.sqrt())
+
+    def _with_norms(self, lengths: Lengths, norm: Tensor) -> Lengths:
+        """Put in the plain length of vectors without spread, where the rule has an absolute error."""
+        assert self.flat is not None, "there are some"
+        value = torch.where(self.flat, norm, lengths.value)
+        if lengths.slope is None or lengths.curve is None:
+            return lengths._replace(value=value)
+        flat = self.flat.unsqueeze(-1)
+        inverse = torch.where(norm > _TINY, 1 / norm.clamp_min(_TINY), 0).unsqueeze(-1)
+        slope = torch.where(flat, inverse - 2 * self.linear.unsqueeze(-1), lengths.slope)
+        curve = torch.where(flat, 0.5 * inverse**3, lengths.curve)
+        return lengths._replace(value=value, slope=slope, curve=curve)
 
 
 class Lengths(NamedTuple):
