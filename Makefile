@@ -25,11 +25,13 @@ lint: $(STAMP)  ## style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP)  ## ours and the others in one process; writes benchmarks/results.md
+bench: $(STAMP)  ## ours and the others in one process; writes the pages in benchmarks/
 	$(BIN)/python benchmarks/univariate.py
+	$(BIN)/python benchmarks/multivariate.py
 
 docs: $(STAMP)  ## compute the tables and figures of the pages anew
 	$(BIN)/python docs/precision.py
+	$(BIN)/python docs/slicing.py
 
 clean:
 	rm -rf $(VENV) demo.png

@@ -1,42 +1,22 @@
 """The univariate core against the paper's formula in eager torch and against scoringrules, in one process.
 
-Contestants of a row take turns, so that a slow spell of the machine hits all of them; ratios are medians over the
-turns, with the smallest and the largest behind. Results go to benchmarks/results.md.
+Results go to benchmarks/results.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import platform
-import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import scoringrules
 import torch
-import torch.nn.functional as F
+from harness import Page, machine, paper_term, peak_megabytes, print_growth, report, take_turns, with_gradients
 
 import cramix
 from cramix import NormalMixture, cramer_loss, crps
 
 RESULTS = Path(__file__).parent / "results.md"
-TURNS = 9
-
-
-def paper_unit(m1: torch.Tensor, s1: torch.Tensor, m2: torch.Tensor, s2: torch.Tensor) -> torch.Tensor:
-    """The unit of the paper's appendix B: twice GELU less z plus a Gaussian, times the spread."""
-    spread = torch.sqrt(s1**2 + s2**2 + 1e-20)
-    z = (m1 - m2) / spread
-    return spread * (2 * F.gelu(z) - z + 0.797884560802865356 * torch.exp(-(z**2) / 2))
-
-
-def paper_term(p: list[torch.Tensor], q: list[torch.Tensor]) -> torch.Tensor:
-    (w1, m1, s1), (w2, m2, s2) = [t.unsqueeze(-1) for t in p], [t.unsqueeze(-2) for t in q]
-    return (w1 * w2 * paper_unit(m1, s1, m2, s2)).sum((-1, -2))
 
 
 def paper_loss(p: list[torch.Tensor], q: list[torch.Tensor]) -> torch.Tensor:
@@ -56,38 +36,6 @@ def parameters(*shape: int, seed: int) -> list[torch.Tensor]:
         torch.randn(*shape, generator=g),
         torch.rand(*shape, generator=g) + 0.1,
     ]
-
-
-def with_gradients(loss: Callable[[], torch.Tensor], leaves: list[torch.Tensor]) -> Callable[[], None]:
-    return lambda: torch.autograd.grad(loss(), leaves)
-
-
-def take_turns(contestants: dict[str, Callable[[], object]], turns: int = TURNS) -> dict[str, list[float]]:
-    """Seconds a call of each contestant, one number a turn."""
-    repeats = {}
-    for name, run in contestants.items():
-        run(), run()
-        started = time.perf_counter()
-        run()
-        repeats[name] = max(1, min(2000, int(0.15 / (time.perf_counter() - started))))
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(turns):
-        for name, run in contestants.items():
-            started = time.perf_counter()
-            for _ in range(repeats[name]):
-                run()
-            times[name].append((time.perf_counter() - started) / repeats[name])
-    return times
-
-
-def report(times: dict[str, list[float]], baseline: str) -> list[str]:
-    """Rows of a table: contestant, median time, how many times faster than the baseline (smallest to largest)."""
-    rows = []
-    for name, own in times.items():
-        ratios = sorted(b / t for b, t in zip(times[baseline], own, strict=True))
-        speed = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})" if name != baseline else "1"
-        rows.append(f"| {name} | {1e3 * statistics.median(own):.3g} ms | {speed} |")
-    return rows
 
 
 def mixture_rows(batch: int, k: int, compiled: bool, close: bool = False) -> dict[str, list[float]]:
@@ -148,37 +96,12 @@ def crps_rows(shared: bool, dtype: torch.dtype) -> dict[str, list[float]]:
     return take_turns(contestants, turns=3)
 
 
-def peak_megabytes(which: str) -> float:
-    """Growth of the peak resident memory by one evaluation with gradients, in a process of its own."""
-    command = [sys.executable, __file__, "--peak", which]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
 def print_peak(which: str) -> None:
     p, y = sample_problem()
     # Threads, code and the autograd engine are warm before the measurement.
     torch.autograd.grad(paper_loss_to_samples(p, y[:10]) + cramer_loss(NormalMixture(*p), y[:10]), p)
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts anew
-    before = _status("VmRSS")
-    loss = paper_loss_to_samples(p, y) if which == "paper" else cramer_loss(NormalMixture(*p), y)
-    torch.autograd.grad(loss, p)
-    print((_status("VmHWM") - before) / 1024)
-
-
-def _status(field: str) -> int:
-    """A field of the process's status in kB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field))
-
-
-def machine() -> str:
-    cpu = platform.processor()
-    if Path("/proc/cpuinfo").exists():
-        names = [x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x]
-        cpu = names[0] if names else cpu
-    versions = {m.__name__: m.__version__ for m in (torch, np, scoringrules, cramix)}
-    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return f"{cpu}, {torch.get_num_threads()} threads; Python {platform.python_version()}, {listed}"
+    loss = paper_loss_to_samples if which == "paper" else (lambda p, y: cramer_loss(NormalMixture(*p), y))
+    print_growth(lambda: torch.autograd.grad(loss(p, y), p))
 
 
 def compiler_works() -> bool:
@@ -192,54 +115,43 @@ def compiler_works() -> bool:
 
 def main() -> None:
     compiled = compiler_works()
-    lines = ["# Benchmarks", "", f"Machine: {machine()}.", ""]
-    lines += [
-        "`make bench` writes this page. Contestants of a table take turns in one process; times are medians over the",
-        "turns, speeds are ratios to the table's first row, turn by turn: median (smallest to largest). Loss and",
-        "gradients in float32 unless said otherwise; ours includes constructing and validating both mixtures.",
-        "",
-    ]
-
-    def section(title: str, rows: list[str], note: str = "") -> None:
-        block = [
-            f"## {title}",
+    page = Page(
+        RESULTS,
+        [
+            "# Benchmarks of the univariate core",
             "",
-            *([note, ""] if note else []),
-            "| | time | times as fast |",
-            "|---|---|---|",
-            *rows,
+            f"Machine: {machine(torch, np, scoringrules, cramix)}.",
             "",
-        ]
-        lines.extend(block)
-        print("\n".join(block), flush=True)
-
+            "`make bench` writes this page. Contestants of a table take turns in one process; times are medians over",
+            "the turns, speeds are ratios to the table's first row, turn by turn: median (smallest to largest). Loss",
+            "and gradients in float32 unless said otherwise; ours includes constructing and validating both mixtures.",
+        ],
+    )
     paper = "paper's formula, eager"
     for batch, k in ((64, 3), (4096, 8)):
-        section(f"Batch {batch} of {k} x {k}", report(mixture_rows(batch, k, compiled), paper))
-        section(
+        page.section(f"Batch {batch} of {k} x {k}", report(mixture_rows(batch, k, compiled), paper))
+        page.section(
             f"Batch {batch} of {k} x {k}, nearly equal",
             report(mixture_rows(batch, k, compiled, close=True), paper),
             "Means 0.001 apart: the paper's formula has no right digit in float32 here; ours computes values twice.",
         )
     first = "paper's formula, eager, without the samples' own term"
-    section("One mixture of 32 against 100,000 samples", report(sample_rows(), first))
-    section("The same, samples of the mixture itself", report(sample_rows(close=True), first))
-    peaks = {which: peak_megabytes(which) for which in ("paper", "cramix")}
+    page.section("One mixture of 32 against 100,000 samples", report(sample_rows(), first))
+    page.section("The same, samples of the mixture itself", report(sample_rows(close=True), first))
+    peaks = {which: peak_megabytes(__file__, which) for which in ("paper", "cramix")}
     share = peaks["cramix"] / peaks["paper"]
     memory = (
         f"Peak memory: paper's formula {peaks['paper']:.0f} MB, cramix {peaks['cramix']:.0f} MB ({share:.2f} of it)."
     )
-    lines += [memory, ""]
-    print(memory)
+    page.add([memory])
     for shared in (True, False):
         for dtype in (torch.float32, torch.float64):
             title = f"CRPS of 1,000,000 observations, 5 components, {'one mixture' if shared else 'a mixture each'}"
-            section(
+            page.section(
                 f"{title}, {str(dtype).split('.')[1]}",
                 report(crps_rows(shared, dtype), "scoringrules, numba"),
                 "Values only.",
             )
-    RESULTS.write_text("\n".join(lines))
 
 
 if __name__ == "__main__":

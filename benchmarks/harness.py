@@ -1,0 +1,113 @@
+"""What the benchmarks share: contestants that take turns, the paper's formula, peak memory, the pages of results.
+
+Contestants of a table take turns, so that a slow spell of the machine hits all of them; ratios are medians over the
+turns, with the smallest and the largest behind.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import torch
+import torch.nn.functional as F
+
+TURNS = 9
+
+
+def paper_unit(m1: torch.Tensor, s1: torch.Tensor, m2: torch.Tensor, s2: torch.Tensor) -> torch.Tensor:
+    """The unit of the paper's appendix B: twice GELU less z plus a Gaussian, times the spread."""
+    spread = torch.sqrt(s1**2 + s2**2 + 1e-20)
+    z = (m1 - m2) / spread
+    return spread * (2 * F.gelu(z) - z + 0.797884560802865356 * torch.exp(-(z**2) / 2))
+
+
+def paper_term(p: list[torch.Tensor], q: list[torch.Tensor]) -> torch.Tensor:
+    (w1, m1, s1), (w2, m2, s2) = [t.unsqueeze(-1) for t in p], [t.unsqueeze(-2) for t in q]
+    return (w1 * w2 * paper_unit(m1, s1, m2, s2)).sum((-1, -2))
+
+
+def with_gradients(loss: Callable[[], torch.Tensor], leaves: list[torch.Tensor]) -> Callable[[], None]:
+    return lambda: torch.autograd.grad(loss(), leaves)
+
+
+def take_turns(contestants: dict[str, Callable[[], object]], turns: int = TURNS) -> dict[str, list[float]]:
+    """Seconds a call of each contestant, one number a turn."""
+    repeats = {}
+    for name, run in contestants.items():
+        run(), run()
+        started = time.perf_counter()
+        run()
+        repeats[name] = max(1, min(2000, int(0.15 / (time.perf_counter() - started))))
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(turns):
+        for name, run in contestants.items():
+            started = time.perf_counter()
+            for _ in range(repeats[name]):
+                run()
+            times[name].append((time.perf_counter() - started) / repeats[name])
+    return times
+
+
+def report(times: dict[str, list[float]], baseline: str) -> list[str]:
+    """Rows of a table: contestant, median time, how many times faster than the baseline (smallest to largest)."""
+    rows = []
+    for name, own in times.items():
+        ratios = sorted(b / t for b, t in zip(times[baseline], own, strict=True))
+        speed = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})" if name != baseline else "1"
+        rows.append(f"| {name} | {1e3 * statistics.median(own):.3g} ms | {speed} |")
+    return rows
+
+
+class Page:
+    """A page of results, printed as it grows."""
+
+    def __init__(self, path: Path, intro: list[str]) -> None:
+        self.path = path
+        self.lines: list[str] = []
+        self.add(intro)
+
+    def add(self, block: list[str]) -> None:
+        self.lines += [*block, ""]
+        print("\n".join([*block, ""]), flush=True)
+        self.path.write_text("\n".join(self.lines))
+
+    def section(self, title: str, rows: list[str], note: str = "") -> None:
+        head = [f"## {title}", "", *([note, ""] if note else [])]
+        self.add([*head, "| | time | times as fast |", "|---|---|---|", *rows])
+
+
+def peak_megabytes(script: str, which: str) -> float:
+    """Growth of the peak resident memory by one evaluation with gradients, in a process of its own."""
+    command = [sys.executable, script, "--peak", which]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def print_growth(run: Callable[[], object]) -> None:
+    """Print the growth of the peak resident memory in megabytes; what is to be warm must be so already."""
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts anew
+    before = _status("VmRSS")
+    run()
+    print((_status("VmHWM") - before) / 1024)
+
+
+def _status(field: str) -> int:
+    """A field of the process's status in kB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def machine(*modules: ModuleType) -> str:
+    cpu = platform.processor()
+    if Path("/proc/cpuinfo").exists():
+        names = [x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x]
+        cpu = names[0] if names else cpu
+    versions = {m.__name__: m.__version__ for m in modules}
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f"{cpu}, {torch.get_num_threads()} threads; Python {platform.python_version()}, {listed}"

@@ -1,0 +1,143 @@
+"""The multivariate distance without slices against slices, geomloss and POT, in one process.
+
+Results go to benchmarks/multivariate.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import geomloss
+import numpy as np
+import ot
+import torch
+from harness import Page, machine, paper_term, peak_megabytes, print_growth, report, take_turns, with_gradients
+
+import cramix
+from cramix import Factor, MultivariateNormalMixture, directions, sliced_cramer_loss
+
+RESULTS = Path(__file__).parent / "multivariate.md"
+COMPONENTS = 16
+SLICES = (32, 64, 128, 512)
+
+
+def problem(n: int, dim: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Weights, means and factors of a mixture to be trained, and the points to train it on."""
+    g = torch.Generator().manual_seed(dim)
+    weights = torch.randn(COMPONENTS, generator=g).softmax(-1)
+    means = torch.randn(COMPONENTS, dim, generator=g)
+    factors = torch.randn(COMPONENTS, dim, dim, generator=g) / dim**0.5
+    points = 1.5 * torch.randn(n, dim, generator=g)
+    return [x.requires_grad_() for x in (weights, means, factors)], points
+
+
+def ours(p: list[torch.Tensor], points: torch.Tensor | MultivariateNormalMixture, **options) -> torch.Tensor:
+    mixture = MultivariateNormalMixture(p[0], p[1], Factor(p[2]), validate_args=True)
+    return sliced_cramer_loss(mixture, points, **options)
+
+
+def paper_loss(p: list[torch.Tensor], points: torch.Tensor, slices: torch.Tensor) -> torch.Tensor:
+    """The paper's algorithm, without the term of the points alone: for 10^5 of them 10^10 pairs a slice."""
+    weights, means, factors = p
+    scales = (factors @ slices.T).square().sum(-2).T.sqrt()  # (t, k)
+    mixture = [weights.expand_as(scales), slices @ means.T, scales]
+    projected = slices @ points.T
+    atoms = [torch.full_like(projected, 1 / len(points)), projected, torch.zeros_like(projected)]
+    return (paper_term(mixture, atoms) - 0.5 * paper_term(mixture, mixture)).mean()
+
+
+def mixture_rows(n: int, dim: int, turns: int) -> dict[str, list[float]]:
+    p, points = problem(n, dim)
+    known = MultivariateNormalMixture.from_samples(points)
+    paper_slices = directions.random(64, dim)
+    contestants = {
+        "paper's formula, eager, 64 slices, without the points' own term": with_gradients(
+            lambda: paper_loss(p, points, paper_slices), p
+        ),
+        "cramix, exact": with_gradients(lambda: ours(p, known, target_term=n <= 10_000), p),
+    }
+    for count in SLICES:
+        contestants[f"cramix, {count} slices"] = with_gradients(lambda count=count: ours(p, known, directions=count), p)
+    return take_turns(contestants, turns)
+
+
+def point_rows(n: int, dim: int, turns: int) -> dict[str, list[float]]:
+    g = torch.Generator().manual_seed(n + dim)
+    x = torch.randn(n, dim, generator=g).requires_grad_()
+    y = 1.5 * torch.randn(n, dim, generator=g)
+    energy = geomloss.SamplesLoss("energy", backend="tensorized")
+    contestants = {
+        "geomloss, energy": with_gradients(lambda: energy(x, y), [x]),
+        "cramix, exact": with_gradients(lambda: sliced_cramer_loss(x, y), [x]),
+    }
+    for count in (32, 128, 512):
+        contestants[f"POT, sliced Wasserstein, {count} slices"] = with_gradients(
+            lambda count=count: ot.sliced_wasserstein_distance(x, y, n_projections=count, seed=0), [x]
+        )
+        contestants[f"cramix, {count} slices"] = with_gradients(
+            lambda count=count: sliced_cramer_loss(x, y, directions=count), [x]
+        )
+    return take_turns(contestants, turns)
+
+
+def own_term_seconds(n: int, dim: int) -> float:
+    """What the points' own term costs once."""
+    p, points = problem(n, dim)
+    started = time.perf_counter()
+    with torch.no_grad():
+        ours(p, points)
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    page = Page(
+        RESULTS,
+        [
+            "# Benchmarks of the multivariate distance",
+            "",
+            f"Machine: {machine(torch, np, geomloss, ot, cramix)}.",
+            "",
+            "`make bench` writes this page; how it measures says [results.md](results.md). Loss and gradients in",
+            f"float32, a mixture of {COMPONENTS} components (factors) and N points; ours includes constructing and",
+            "validating it. The points' own term is the same in every step of a fit: slices compute it anew, by",
+            "sorting; exact has it in memory (up to 10,000 points; left out above, the last table says what it costs).",
+        ],
+    )
+    for dim in (2, 8, 64):
+        for n in (1_000, 10_000, 100_000):
+            rows = mixture_rows(n, dim, turns=3 if n == 100_000 else 5)
+            first = next(iter(rows))
+            page.section(f"Mixture to {n:,} points, d = {dim}", report(rows, first))
+    for dim in (2, 8, 64):
+        for n in (1_000, 10_000):
+            rows = point_rows(n, dim, turns=3)
+            page.section(
+                f"{n:,} points to {n:,} points, d = {dim}",
+                report(rows, "geomloss, energy"),
+                "Gradients for the points. POT computes another distance.",
+            )
+    table = ["## The points' own term, once", "", "| N | d = 2 | d = 8 | d = 64 |", "|---|---|---|---|"]
+    for n in (1_000, 10_000, 100_000):
+        cells = [f"{own_term_seconds(n, dim):.2g} s" for dim in (2, 8, 64)]
+        table.append(f"| {n:,} | {' | '.join(cells)} |")
+    page.add(table)
+    peak = peak_megabytes(__file__, "cramix")
+    page.add([f"Peak memory of exact at N = 1,000,000, d = 8: {peak:.0f} MB above the data."])
+
+
+def print_peak() -> None:
+    p, points = problem(1_000_000, 8)
+    run = with_gradients(lambda: ours(p, points, target_term=False), p)
+    with_gradients(lambda: ours(p, points[:10], target_term=False), p)()
+    print_growth(run)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peak", help="only print the peak memory")
+    if parser.parse_args().peak:
+        print_peak()
+    else:
+        main()
