@@ -9,8 +9,8 @@ from torch import Tensor
 
 from cramix.distance.mean_norm import Lengths, Moments, Nodes, Rows, choose_nodes, gradients, moments
 
-# Numbers in the largest temporary array: in cache, and long enough to feed the threads.
-_BLOCK = 1 << 18
+# Numbers in the largest temporary array: on the CPU it stays in cache, a GPU wants much to do at a time.
+_BLOCK = {"cpu": 1 << 18, "cuda": 1 << 25}
 # Up to this many numbers float32 gains nothing over float64.
 _SMALL = 1 << 14
 
@@ -84,7 +84,7 @@ def within_components(parts: Components, nodes: Nodes, derivatives: bool) -> Res
     at_weights, at_means, at_spread = (torch.zeros_like(x) for x in parts)
     value = weights.new_zeros(batch)
     width = spread[0, 0].numel() + (3 * spread.shape[-1] + 2) * nodes.t.shape[-1]
-    for i, j in zip(*(x.split(max(1, _BLOCK // (batch * width))) for x in (first, second)), strict=True):
+    for i, j in zip(*(x.split(max(1, _block(means) // (batch * width))) for x in (first, second)), strict=True):
         shape = ellipsoids(spread[:, i] + spread[:, j], parts.dense)
         own = Nodes(*(x.repeat_interleave(len(i), 0) for x in nodes))
         rows = _rows(own, shape, parts.multiplicity, torch.float64, derivatives)
@@ -126,7 +126,7 @@ def components_to_points(
     sums: Moments | None = None
     value = parts.weights.new_zeros(batch * k)
     at = (value.new_zeros(batch, n), value.new_zeros(batch, n, dim)) if at_points else ()
-    step = max(1, _BLOCK // (batch * k * max(nodes.t.shape[-1], 3 * dim)))
+    step = max(1, _block(means) // (batch * k * max(nodes.t.shape[-1], 3 * dim)))
     for start in range(0, n, step):
         part = slice(start, start + step)
         places = points.places[:, part].to(working).unsqueeze(1)  # (B or 1, 1, m, d)
@@ -154,6 +154,10 @@ def components_to_points(
         (parts.weights * potential).sum(-1), potential, parts.weights.unsqueeze(-1) * centre, scale * covariance
     )
     return Cross(result, at)
+
+
+def _block(like: Tensor) -> int:
+    return _BLOCK.get(like.device.type, _BLOCK["cuda"])
 
 
 def _rows(nodes: Nodes, shapes: Ellipsoids, multiplicity: int, dtype: torch.dtype, derivatives: bool) -> Rows:
