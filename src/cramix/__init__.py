@@ -4,6 +4,7 @@ from cramix import directions
 from cramix.distance.cramer import cramer_distance
 from cramix.distance.lp import lp_distance
 from cramix.distance.sliced import sliced_cramer_distance
+from cramix.io import load, save
 from cramix.loss import CramerLoss, SlicedCramerLoss, cramer_loss, crps, density_l2_loss, sliced_cramer_loss
 from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
 
@@ -24,7 +25,9 @@ __all__ = [
     "crps",
     "density_l2_loss",
     "directions",
+    "load",
     "lp_distance",
+    "save",
     "sliced_cramer_distance",
     "sliced_cramer_loss",
 ]
