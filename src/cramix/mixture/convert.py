@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Independent, MixtureSameFamily, MultivariateNormal, Normal
 
-from cramix.mixture.covariance import Covariance, Diagonal, Factor, Full, Spherical, Tied
+from cramix.mixture.covariance import Covariance, Diagonal, Factor, Full, Spherical, Tied, cholesky
 
 if TYPE_CHECKING:
     from sklearn.mixture import GaussianMixture
@@ -38,7 +38,7 @@ def parts_of_torch(mixture: MixtureSameFamily) -> tuple[Tensor, Tensor, Covarian
 
 def to_torch(mixture: MultivariateNormalMixture) -> MixtureSameFamily:
     """Return `MixtureSameFamily(Categorical, MultivariateNormal)`."""
-    components = MultivariateNormal(mixture.means, covariance_matrix=mixture.covariances)
+    components = MultivariateNormal(mixture.means, scale_tril=cholesky(mixture.covariances))
     return MixtureSameFamily(Categorical(probs=mixture.weights), components)
 
 
@@ -60,7 +60,7 @@ def to_sklearn(mixture: MultivariateNormalMixture) -> GaussianMixture:
         raise ValueError(f"mixture must have no batch axes; got {tuple(mixture.batch_shape)}. Convert one at a time.")
     mixture.refuse_points("scikit-learn")
     name, values = _in_sklearn(mixture)
-    roots = torch.linalg.cholesky(values) if name in ("full", "tied") else values.sqrt()
+    roots = cholesky(values) if name in ("full", "tied") else values.sqrt()
     whitening = torch.linalg.inv(roots).mT if name in ("full", "tied") else 1 / roots
     precisions = whitening @ whitening.mT if name in ("full", "tied") else whitening.square()
     model = GaussianMixture(mixture.n_components, covariance_type=name)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cramix.checks import check_covariances, check_finite, check_variances
+from cramix.checks import check_covariances, check_finite, check_variances, readable
 from cramix.mixture.components import safe_root
 
 
@@ -96,7 +96,7 @@ class _Dense(Covariance):
         return axes * variances.clamp_min(0).sqrt().unsqueeze(-2)
 
     def whiten(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        lower = self._cholesky(self.spread())
+        lower = cholesky(self.spread())
         lower_of_each = lower.expand(*offsets.shape[:-1], -1, -1)
         z = torch.linalg.solve_triangular(lower_of_each, offsets.unsqueeze(-1), upper=False).squeeze(-1)
         return z, lower.diagonal(dim1=-2, dim2=-1).log()
@@ -111,20 +111,32 @@ class _Dense(Covariance):
     def condition(self, given: list[int], rest: list[int]) -> tuple[Tensor | None, Covariance]:
         spread = self.spread()
         across = spread[..., given, :][..., rest]
-        lower = self._cholesky(spread[..., given, :][..., given])
+        lower = cholesky(spread[..., given, :][..., given])
         gain = torch.cholesky_solve(across, lower).mT
         left = spread[..., rest, :][..., rest] - gain @ across
         return gain, Full(0.5 * (left + left.mT))
 
-    @staticmethod
-    def _cholesky(matrices: Tensor) -> Tensor:
-        lower, info = torch.linalg.cholesky_ex(matrices)
-        if not torch.compiler.is_compiling() and (info > 0).any():
+
+def cholesky(matrices: Tensor) -> Tensor:
+    """Return the lower Cholesky factors of matrices `(*, d, d)`; a ValueError where one is singular up to rounding.
+
+    Rounding may leave a singular matrix with small positive pivots, and its density without a digit. So the share of
+    each coordinate's variance that the others do not explain, one over the diagonal of the inverse correlations, must
+    be above rounding.
+    """
+    lower, info = torch.linalg.cholesky_ex(matrices)
+    if readable(matrices) and matrices.numel():
+        with torch.no_grad():
+            roots = matrices.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
+            inverse = torch.linalg.solve_triangular(lower, torch.diag_embed(roots), upper=False)
+            rounding = 4 * matrices.shape[-1] * torch.finfo(matrices.dtype).eps
+            singular = (info > 0) | ~(rounding * inverse.square().sum(-2).amax(-1) < 1)
+        if singular.any():
             raise ValueError(
-                f"covariances must be positive definite here; got {int((info > 0).sum())} singular ones. "
+                f"covariances must be positive definite here; got {int(singular.sum())} singular ones. "
                 "Add a small multiple of the identity."
             )
-        return lower
+    return lower
 
 
 class Full(_Dense):
