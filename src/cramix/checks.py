@@ -125,18 +125,13 @@ def check_variances(variances: Tensor) -> None:
         raise ValueError(f"variances must be >= 0; got min {variances.min().item():.3g}. Use exp of a free tensor.")
 
 
-def check_covariances(matrices: Tensor, dim: int) -> None:
+def check_covariances(matrices: Tensor) -> None:
     """Require finite, symmetric, positive semi-definite matrices `(*, d, d)`, up to rounding in their dtype."""
-    if matrices.ndim < 2 or matrices.shape[-2:] != (dim, dim):
-        raise ValueError(
-            f"covariances must be (*, {dim}, {dim}) for means in {dim} dimensions; got {tuple(matrices.shape)}. "
-            "For variances see Diagonal and Spherical."
-        )
     check_finite(covariances=matrices)
     if matrices.numel() == 0:
         return
     with torch.no_grad():
-        rounding = 32 * dim * torch.finfo(matrices.dtype).eps
+        rounding = 32 * matrices.shape[-1] * torch.finfo(matrices.dtype).eps
         matrices = matrices.to(torch.promote_types(matrices.dtype, torch.float32))
         size = matrices.diagonal(dim1=-2, dim2=-1).abs().amax(-1)
         skew = (matrices - matrices.mT).abs().amax((-2, -1))

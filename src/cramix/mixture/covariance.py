@@ -44,7 +44,11 @@ class Covariance(ABC):
         return self.like(self.values.index_select(len(self.shape) - 1, index))
 
     @abstractmethod
-    def check(self, dim: int) -> None:
+    def check_shape(self, dim: int) -> None:
+        """Raise a ValueError for values of a shape that does not fit."""
+
+    @abstractmethod
+    def check(self) -> None:
         """Raise a ValueError for values that are no covariances."""
 
     @abstractmethod
@@ -145,8 +149,15 @@ class Full(_Dense):
     name = "full"
     _own_axes = 2
 
-    def check(self, dim: int) -> None:
-        check_covariances(self.values, dim)
+    def check_shape(self, dim: int) -> None:
+        if self.values.ndim < 3 or self.values.shape[-2:] != (dim, dim):
+            raise ValueError(
+                f"covariances must be (*batch, k, {dim}, {dim}) for means in {dim} dimensions; "
+                f"got {tuple(self.values.shape)}. For one matrix see Tied, for variances Diagonal and Spherical."
+            )
+
+    def check(self) -> None:
+        check_covariances(self.values)
 
     def spread(self) -> Tensor:
         return self.values
@@ -162,8 +173,15 @@ class Tied(_Dense):
     def shape(self) -> torch.Size:
         return torch.Size((*self.values.shape[:-2], 1))
 
-    def check(self, dim: int) -> None:
-        check_covariances(self.values, dim)
+    def check_shape(self, dim: int) -> None:
+        if self.values.ndim < 2 or self.values.shape[-2:] != (dim, dim):
+            raise ValueError(
+                f"covariances must be (*batch, {dim}, {dim}) for means in {dim} dimensions; "
+                f"got {tuple(self.values.shape)}. For a matrix each see Full."
+            )
+
+    def check(self) -> None:
+        check_covariances(self.values)
 
     def spread(self) -> Tensor:
         return self.values.unsqueeze(-3)
@@ -193,12 +211,14 @@ class Factor(_Dense):
         """Build from lower Cholesky factors `(*batch, k, d, d)`, covariance `L L^T`."""
         return cls(scale_tril.tril().mT)
 
-    def check(self, dim: int) -> None:
+    def check_shape(self, dim: int) -> None:
         if self.values.ndim < 3 or self.values.shape[-1] != dim:
             raise ValueError(
                 f"factors must be (*batch, k, r, {dim}) for means in {dim} dimensions; got {tuple(self.values.shape)}. "
                 "Covariances are S^T S."
             )
+
+    def check(self) -> None:
         check_finite(factors=self.values)
 
     def spread(self) -> Tensor:
@@ -249,12 +269,15 @@ class Diagonal(_Axes):
     name = "diagonal"
     _own_axes = 1
 
-    def check(self, dim: int) -> None:
-        check_variances(self.values)
+    def check_shape(self, dim: int) -> None:
         if self.values.ndim < 2 or self.values.shape[-1] != dim:
             raise ValueError(
-                f"variances must be (*batch, k, {dim}) for means in {dim} dimensions; got {tuple(self.values.shape)}."
+                f"variances must be (*batch, k, {dim}) for means in {dim} dimensions; got {tuple(self.values.shape)}. "
+                "For one a component see Spherical."
             )
+
+    def check(self) -> None:
+        check_variances(self.values)
 
     def spread(self) -> Tensor:
         return self.values
@@ -272,10 +295,12 @@ class Spherical(_Axes):
     name = "spherical"
     _own_axes = 0
 
-    def check(self, dim: int) -> None:
-        check_variances(self.values)
+    def check_shape(self, dim: int) -> None:
         if self.values.ndim < 1:
             raise ValueError(f"variances must be (*batch, k); got {tuple(self.values.shape)}. Use unsqueeze(-1).")
+
+    def check(self) -> None:
+        check_variances(self.values)
 
     def spread(self) -> Tensor:
         return self.values.unsqueeze(-1)
@@ -292,7 +317,7 @@ class Points(Spherical):
 
     name = "points"
 
-    def check(self, dim: int) -> None:
+    def check(self) -> None:
         """Zeros need no check."""
 
     def transform(self, matrix: Tensor) -> Covariance:

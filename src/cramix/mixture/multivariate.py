@@ -62,15 +62,18 @@ class MultivariateNormalMixture(Distribution):
             means=means.shape[:-1],
             covariances=self.covariance_kind.shape,
         )
+        if shape[-1] == 0:
+            raise ValueError(f"weights must have k >= 1 components; got shape {tuple(shape)}. Use (*batch, k).")
         dim = means.shape[-1]
+        self.covariance_kind.check_shape(dim)
         self.weights = weights if weights.shape == shape else weights.expand(shape)
         self.means = means if means.shape[:-1] == shape else means.expand(*shape, dim)
         super().__init__(shape[:-1], torch.Size((dim,)), validate_args=False)
         self._validate_args = Distribution._validate_args if validate_args is None else validate_args
         if self._validate_args and readable(weights, means, self.covariance_kind.values):
-            check_weights(weights)
+            check_weights(self.weights)
             check_finite(means=means)
-            self.covariance_kind.check(dim)
+            self.covariance_kind.check()
 
     @classmethod
     def from_samples(cls, x: Tensor, weights: Tensor | None = None, *, name: str = "x") -> Self:
