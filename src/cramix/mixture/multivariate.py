@@ -281,8 +281,10 @@ class MultivariateNormalMixture(Distribution):
         expectation unbiased. Covariances must be positive definite; points move with their place.
         """
         value = self._drawn(sample_shape, generator)
-        if self.only_points:
+        moving = any(x.requires_grad for x in (self.weights, self.means, self.covariance_kind.values))
+        if self.only_points or not torch.is_grad_enabled() or not moving:
             return value
+        self.refuse_points("gradients of rsample")
         return reparameterized(value, self.weights, self.means, self.covariance_kind)
 
     def refuse_points(self, what: str) -> None:

@@ -43,8 +43,6 @@ def drawn(
 
 def reparameterized(value: Tensor, weights: Tensor, means: Tensor, covariances: Covariance) -> Tensor:
     """Return samples `(*sample, *batch, d)` unchanged, but with gradients to weights, means and covariances."""
-    if not torch.is_grad_enabled() or not any(x.requires_grad for x in (weights, means, covariances.values)):
-        return value
     place = value.detach().requires_grad_()
     fixed = rosenblatt(place, weights.detach(), means.detach(), covariances.like(covariances.values.detach()))
     rows = [torch.autograd.grad(u.sum(), place, retain_graph=True)[0] for u in fixed.unbind(-1)]
