@@ -311,6 +311,8 @@ class MultivariateNormalMixture(Distribution):
             raise ValueError(f"value must not be NaN; got {int(value.isnan().sum())} of {value.numel()}. Drop them.")
         z, log_diagonal = self.covariance_kind.whiten(value.unsqueeze(-2) - self.means)
         log_density = -0.5 * z.square().sum(-1) - log_diagonal.sum(-1) - self.dim * _LOG_SQRT_2PI
+        # Infinite coordinates may cancel to NaN in z.
+        log_density = torch.where(value.isinf().any(-1, keepdim=True), -torch.inf, log_density)
         return log_weights(self.weights) + log_density
 
     def _univariate(self, weights: Tensor, means: Tensor, scales: Tensor) -> NormalMixture:
