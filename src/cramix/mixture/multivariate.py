@@ -93,15 +93,21 @@ class MultivariateNormalMixture(Distribution):
 
     @classmethod
     def mix(cls, mixtures: Sequence[Self], weights: Tensor) -> Self:
-        """Build the mixture of j mixtures in one space, with weights `(*batch, j)`; covariances become full."""
+        """Build the mixture of j mixtures in one space, with weights `(*batch, j)`; covariances become full, points stay."""
         if len(mixtures) == 0:
             raise ValueError("mixtures must hold at least one mixture; got an empty list. Give one a weight.")
+        for m in mixtures:
+            if not isinstance(m, MultivariateNormalMixture):
+                raise ValueError(
+                    f"mixtures must all be MultivariateNormalMixture; got {type(m).__name__}. See from_torch."
+                )
         check_floating(**{f"mixtures[{i}]": m.means for i, m in enumerate(mixtures)}, weights=weights)
         dims = {m.dim for m in mixtures}
         if len(dims) > 1 or weights.shape[-1:] != (len(mixtures),):
             raise ValueError(
                 "mixtures must share one dimension and weights have one entry a mixture; "
-                f"got dimensions {sorted(dims)} and weights {tuple(weights.shape)} for {len(mixtures)} mixtures."
+                f"got dimensions {sorted(dims)} and weights {tuple(weights.shape)} for {len(mixtures)} mixtures. "
+                "Weights are (*batch, j)."
             )
         if readable(weights):
             check_weights(weights)
@@ -109,7 +115,8 @@ class MultivariateNormalMixture(Distribution):
         batch = check_broadcast("Use mixtures of one batch shape.", **shapes, weights=weights.shape[:-1])
         grown = [m.expand(batch) for m in mixtures]
         scaled = torch.cat([m.weights * weights[..., i, None] for i, m in enumerate(grown)], -1)
-        covariances = Full(torch.cat([m.covariances for m in grown], -3))
+        points = all(m.only_points for m in mixtures)
+        covariances = grown[0].covariance_kind if points else Full(torch.cat([m.covariances for m in grown], -3))
         mixed = cls(scaled, torch.cat([m.means for m in grown], -2), covariances, validate_args=False)
         mixed._validate_args = any(m._validate_args for m in mixtures)
         return mixed
