@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING, Self
 
 import torch
@@ -57,7 +58,7 @@ class MultivariateNormalMixture(Distribution):
         if means.ndim < 2 or means.shape[-1] == 0 or means.shape[-2] == 0:
             raise ValueError(f"means must be (*batch, k, d) with k, d >= 1; got {tuple(means.shape)}. Use unsqueeze.")
         shape = check_broadcast(
-            "weights are (*batch, k), means (*batch, k, d), covariances (*batch, k, d, d).",
+            "These are their axes (*batch, k), without d.",
             weights=weights.shape,
             means=means.shape[:-1],
             covariances=self.covariance_kind.shape,
@@ -198,7 +199,8 @@ class MultivariateNormalMixture(Distribution):
         check_floating(directions=directions, means=self.means)
         if directions.ndim != 2 or directions.shape[-1] != self.dim:
             raise ValueError(
-                f"directions must be (t, {self.dim}) in {self.dim} dimensions; got {tuple(directions.shape)}."
+                f"directions must be (t, {self.dim}) in {self.dim} dimensions; got {tuple(directions.shape)}. "
+                "See cramix.directions."
             )
         if self._validate_args and readable(directions):
             check_finite(directions=directions)
@@ -227,7 +229,7 @@ class MultivariateNormalMixture(Distribution):
         if not rest:
             raise ValueError(f"dims must leave a coordinate free; got all {self.dim}. See log_prob.")
         known = self._like(self.weights, self.means[..., given], self.covariance_kind.marginal(given))
-        log_joint = known._log_joint(values)
+        log_joint = known._log_joint(values, "values")
         gain, left = self.covariance_kind.condition(given, rest)
         means = self.means[..., rest]
         if gain is not None:
@@ -237,14 +239,16 @@ class MultivariateNormalMixture(Distribution):
 
     def affine(self, matrix: Tensor, offset: Tensor | None = None) -> Self:
         """Return the distribution of `matrix X + offset`, for a matrix `(*batch, m, d)` and an offset `(*batch, m)`."""
+        check_floating(matrix=matrix, means=self.means)
         offset = matrix.new_zeros(matrix.shape[-2:-1]) if offset is None else offset
-        check_floating(matrix=matrix, offset=offset, means=self.means)
+        check_floating(offset=offset, means=self.means)
         if matrix.ndim < 2 or matrix.shape[-1] != self.dim or offset.shape[-1:] != matrix.shape[-2:-1]:
             raise ValueError(
                 f"matrix must be (*batch, m, {self.dim}) and offset (*batch, m); "
-                f"got {tuple(matrix.shape)} and {tuple(offset.shape)}."
+                f"got {tuple(matrix.shape)} and {tuple(offset.shape)}. Batch axes come first."
             )
-        check_broadcast("Batch axes come first.", matrix=matrix.shape[:-2], mixture=self.batch_shape)
+        shapes = {"matrix": matrix.shape[:-2], "offset": offset.shape[:-1], "mixture": self.batch_shape}
+        check_broadcast("These are their batch axes, which come first.", **shapes)
         if self._validate_args and readable(matrix, offset):
             check_finite(matrix=matrix, offset=offset)
         means = self.means @ matrix.mT + offset.unsqueeze(-2)
@@ -307,15 +311,19 @@ class MultivariateNormalMixture(Distribution):
             return self.means.new_empty(shape)
         return drawn(self.weights, self.means, self.covariance_kind, shape, generator)
 
-    def _log_joint(self, value: Tensor) -> Tensor:
+    def _log_joint(self, value: Tensor, name: str = "value") -> Tensor:
         """Return the log density of value and component together, `(*sample, *batch, k)`."""
-        check_floating(value=value, means=self.means)
+        check_floating(**{name: value}, means=self.means)
         if value.shape[-1:] != (self.dim,):
-            raise ValueError(f"value must have {self.dim} coordinates on its last axis; got {tuple(value.shape)}.")
-        check_broadcast("Values are (*sample, *batch, d).", value=value.shape[:-1], mixture=self.batch_shape)
+            raise ValueError(
+                f"{name} must have {self.dim} coordinates on the last axis; got shape {tuple(value.shape)}. "
+                f"Use (*sample, *batch, {self.dim})."
+            )
+        cure = f"These are their axes before the last. Use (*sample, *batch, {self.dim})."
+        check_broadcast(cure, **{name: value.shape[:-1]}, mixture=self.batch_shape)
         self.refuse_points("a density")
         if self._validate_args and readable(value) and value.isnan().any():
-            raise ValueError(f"value must not be NaN; got {int(value.isnan().sum())} of {value.numel()}. Drop them.")
+            raise ValueError(f"{name} must not be NaN; got {int(value.isnan().sum())} of {value.numel()}. Drop them.")
         z, log_diagonal = self.covariance_kind.whiten(value.unsqueeze(-2) - self.means)
         log_density = -0.5 * z.square().sum(-1) - log_diagonal.sum(-1) - self.dim * _LOG_SQRT_2PI
         # Infinite coordinates may cancel to NaN in z.
@@ -330,9 +338,14 @@ class MultivariateNormalMixture(Distribution):
         return line
 
     def _dims(self, dims: Sequence[int]) -> list[int]:
-        wanted = [i + self.dim if -self.dim <= i < 0 else i for i in map(int, dims)]
+        try:
+            wanted = [i + self.dim if -self.dim <= i < 0 else i for i in map(index, dims)]
+        except TypeError:
+            wanted = []
         if not wanted or len(set(wanted)) < len(wanted) or not all(0 <= i < self.dim for i in wanted):
-            raise ValueError(f"dims must be different coordinates below {self.dim}, at least one; got {list(dims)}.")
+            raise ValueError(
+                f"dims must be different coordinates below {self.dim}, at least one; got {dims}. Use a list of integers."
+            )
         return wanted
 
     def _like(self, weights: Tensor, means: Tensor, covariances: Covariance) -> Self:
