@@ -94,7 +94,7 @@ class MultivariateNormalMixture(Distribution):
 
     @classmethod
     def mix(cls, mixtures: Sequence[Self], weights: Tensor) -> Self:
-        """Build the mixture of j mixtures in one space, with weights `(*batch, j)`; covariances become full, points stay."""
+        """Build the mixture of j mixtures in one space, with weights `(*batch, j)`; covariances become full, but for points."""
         if len(mixtures) == 0:
             raise ValueError("mixtures must hold at least one mixture; got an empty list. Give one a weight.")
         for m in mixtures:
@@ -344,7 +344,7 @@ class MultivariateNormalMixture(Distribution):
             wanted = []
         if not wanted or len(set(wanted)) < len(wanted) or not all(0 <= i < self.dim for i in wanted):
             raise ValueError(
-                f"dims must be different coordinates below {self.dim}, at least one; got {dims}. Use a list of integers."
+                f"dims must be different coordinates below {self.dim}, at least one; got {dims}. Use a list of numbers."
             )
         return wanted
 
