@@ -1,0 +1,457 @@
+"""Bad input to multivariate mixtures: a ValueError with the name, the rule, the value and a cure; nothing changed."""
+
+import math
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cramix import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
+from tests.multivariate_oracle import generator, tensor
+
+NAN, INF = math.nan, math.inf
+DTYPES = [torch.float32, torch.float64]
+
+
+def meta(*shape):
+    return torch.empty(shape, dtype=torch.float64, device="meta")
+
+
+def refuses(call, name, got, rule="must"):
+    """Check that the call raises a ValueError "... name ... must rule; got ... value .... Cure."."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011, the text is looked at below
+        call()
+    message = str(caught.value)
+    assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message.split("must")[0]), message
+    assert rule in message.split("; got")[0], message
+    value, cure = re.fullmatch(r"(.*?[^.])\. ([A-Z].*)", message.split("; got", 1)[1]).groups()
+    assert got in value, message
+    assert len(cure.split()) >= 2, message
+
+
+def test_refuses_notices_a_wrong_name_a_wrong_value_and_a_missing_cure():
+    def call(text="means must be finite; got nan (1 of 6 values). Drop them."):
+        raise ValueError(text)
+
+    refuses(call, "means", "nan", "finite")
+    for name, got, rule in (("mean", "nan", "finite"), ("means", "inf", "finite"), ("means", "nan", "symmetric")):
+        with pytest.raises(AssertionError):
+            refuses(call, name, got, rule)
+    with pytest.raises(AttributeError):
+        refuses(lambda: call("means must be finite; got nan."), "means", "nan")
+    with pytest.raises(pytest.fail.Exception):
+        refuses(lambda: None, "means", "nan")
+
+
+WEIGHTS, MEANS = tensor([0.25, 0.75]), tensor([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])
+EYE = torch.eye(3).double()
+VALUES = {
+    Full: EYE.repeat(2, 1, 1),
+    Tied: EYE,
+    Diagonal: torch.ones(2, 3).double(),
+    Spherical: torch.ones(2).double(),
+    Factor: EYE.repeat(2, 1, 1),
+}
+NAMES = {Full: "covariances", Tied: "covariances", Diagonal: "variances", Spherical: "variances", Factor: "factors"}
+every_kind = pytest.mark.parametrize("kind", VALUES, ids=lambda kind: kind.name)
+P = MultivariateNormalMixture(WEIGHTS, MEANS, VALUES[Full])
+PAIR = P.expand((2,))
+POINTS = MultivariateNormalMixture.from_samples(MEANS)
+
+
+def build(weights=WEIGHTS, means=MEANS, covariances=VALUES[Full], **options):
+    return MultivariateNormalMixture(weights, means, covariances, **options)
+
+
+# Weights and means
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "got", "rule"),
+    [
+        ("weights", [NAN, 0.75], "nan", "finite"),
+        ("weights", [INF, 0.75], "inf", "finite"),
+        ("weights", [-0.25, 1.25], "-0.25", ">= 0"),
+        ("weights", [0.25, 0.5], "0.75", "sum to 1"),
+        ("weights", [[0.5, 0.5], [0.5, 0.75]], "1.25", "sum to 1"),
+        ("weights", [1.0], "2", "sum to 1"),
+        ("weights", 1.0, "2", "sum to 1"),
+        ("means", [[NAN, 1.0, 2.0]] * 2, "nan", "finite"),
+        ("means", [[0.0, 1.0, 2.0], [0.0, -INF, 2.0]], "-inf", "finite"),
+    ],
+)
+@every_kind
+def test_constructor_refuses_values(kind, name, values, got, rule):
+    refuses(lambda: build(**{"covariances": kind(VALUES[kind]), name: tensor(values)}), name, got, rule)
+
+
+@pytest.mark.parametrize(
+    ("bad", "got", "rule"),
+    [
+        (torch.tensor([1, 0]), "torch.int64", "floating point"),
+        (torch.tensor([True, False]), "torch.bool", "floating point"),
+        (torch.tensor([1j, 0]), "torch.complex64", "floating point"),
+        (torch.tensor([0.25, 0.75]), "torch.float32", "share one dtype"),
+        (meta(2), "meta", "share one device"),
+        ([0.25, 0.75], "list", "a tensor"),
+        (None, "NoneType", "a tensor"),
+    ],
+    ids=["integer", "bool", "complex", "dtype", "device", "list", "None"],
+)
+@pytest.mark.parametrize("name", ["weights", "means", "covariances"])
+def test_constructor_refuses_what_is_no_tensor_of_one_dtype(name, bad, got, rule):
+    if isinstance(bad, torch.Tensor) and name != "weights":
+        bad = bad.unsqueeze(-1).expand(2, 3) if name == "means" else bad[:, None, None].expand(2, 3, 3)
+    refuses(lambda: build(**{name: bad}), name, got, rule)
+
+
+@every_kind
+def test_kinds_refuse_what_is_no_tensor_of_one_dtype(kind):
+    refuses(lambda: build(covariances=kind(VALUES[kind].float())), "covariances", "torch.float32", "share one dtype")
+    refuses(lambda: build(covariances=kind(VALUES[kind].long())), "covariances", "torch.int64", "floating point")
+    refuses(lambda: build(covariances=kind(VALUES[kind].tolist())), "covariances", "list", "a tensor")
+    refuses(lambda: build(covariances=kind(VALUES[kind].to("meta"))), "covariances", "meta", "share one device")
+
+
+@pytest.mark.parametrize("validate", [True, False])
+@pytest.mark.parametrize("shape", [(3,), (0, 3), (2, 0), (0, 0), ()])
+def test_constructor_refuses_means_without_components_or_coordinates(shape, validate):
+    refuses(lambda: build(means=torch.zeros(shape).double(), validate_args=validate), "means", str(shape), "k, d >= 1")
+
+
+@pytest.mark.parametrize("validate", [True, False])
+@pytest.mark.parametrize("name", ["weights", "covariances"])
+def test_constructor_refuses_to_have_no_components(name, validate):
+    empty = {"weights": torch.ones(0).double(), "covariances": Spherical(torch.ones(0).double())}
+    arguments = {"weights": tensor([1.0]), "covariances": Tied(EYE), name: empty[name]}
+    refuses(lambda: build(means=MEANS[:1], validate_args=validate, **arguments), "weights", "(0,)", "k >= 1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "got"),
+    [
+        ({"weights": tensor([0.25, 0.25, 0.5])}, "weights (3,)"),
+        ({"means": torch.zeros(4, 3).double()}, "means (4,)"),
+        ({"covariances": EYE.repeat(4, 1, 1)}, "covariances (4,)"),
+        ({"covariances": Diagonal(torch.ones(4, 3).double())}, "covariances (4,)"),
+        ({"covariances": Spherical(torch.ones(4).double())}, "covariances (4,)"),
+        ({"covariances": Factor(torch.ones(4, 5, 3).double())}, "covariances (4,)"),
+        ({"means": torch.zeros(5, 2, 3).double(), "covariances": Tied(EYE.repeat(4, 1, 1))}, "covariances (4, 1)"),
+    ],
+)
+def test_constructor_refuses_shapes_that_do_not_broadcast(arguments, got):
+    refuses(lambda: build(**arguments), "covariances", got, "broadcast")
+    refuses(lambda: build(**arguments, validate_args=False), "covariances", got, "broadcast")
+
+
+# Covariances
+
+SHAPES = {
+    Full: [(3, 3), (3,), (), (2, 3, 2), (2, 2, 3), (2, 4, 4), (2, 3), (2, 1, 1)],
+    Tied: [(3,), (), (2, 2), (3, 2), (4, 4), (1, 1)],
+    Diagonal: [(3,), (), (2, 2), (2, 1)],
+    Spherical: [()],
+    Factor: [(3, 3), (3,), (), (2, 3, 2), (2, 5, 1)],
+}
+
+
+@pytest.mark.parametrize("validate", [True, False])
+@pytest.mark.parametrize(("kind", "shape"), [(kind, shape) for kind, shapes in SHAPES.items() for shape in shapes])
+def test_kinds_refuse_shapes_that_do_not_fit_the_dimension(kind, shape, validate):
+    covariances = kind(torch.ones(shape).double())
+    refuses(lambda: build(covariances=covariances, validate_args=validate), NAMES[kind], str(shape))
+
+
+@pytest.mark.parametrize(("bad", "got"), [(NAN, "nan"), (INF, "inf"), (-INF, "-inf")])
+@every_kind
+def test_kinds_refuse_what_is_not_finite(kind, bad, got):
+    values = VALUES[kind].clone()
+    values.view(-1)[-1] = bad
+    refuses(lambda: build(covariances=kind(values)), NAMES[kind], got, "finite")
+
+
+@pytest.mark.parametrize("kind", [Diagonal, Spherical])
+@pytest.mark.parametrize("bad", [-1e-18, -3.0])
+def test_variances_are_not_negative(kind, bad):
+    values = VALUES[kind].clone()
+    values.view(-1)[-1] = bad
+    refuses(lambda: build(covariances=kind(values)), "variances", f"{bad:.3g}", ">= 0")
+
+
+def with_matrix(kind, matrix):
+    """Covariances of the kind, one of them the matrix."""
+    if kind is Tied:
+        return Tied(matrix)
+    return Full(torch.stack([torch.eye(3, dtype=matrix.dtype), matrix]))
+
+
+dense = pytest.mark.parametrize("kind", [Full, Tied], ids=["full", "tied"])
+
+
+@dense
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_covariances_are_symmetric_up_to_rounding(kind, dtype):
+    def mixture(skew, size=1.0):
+        matrix = torch.eye(3, dtype=dtype)
+        matrix[0, 1] = skew
+        return build(WEIGHTS.to(dtype), MEANS.to(dtype), with_matrix(kind, size * matrix))
+
+    eps = torch.finfo(dtype).eps
+    for size in (1.0, 1e-12, 1e12):
+        refuses(lambda size=size: mixture(1e-2, size), "covariances", f"{1e-2 * size:.3g}", "symmetric")
+        refuses(lambda size=size: mixture(1e4 * eps, size), "covariances", "a difference of", "symmetric")
+        close_to_symmetric = mixture(4 * eps, size)
+        assert close_to_symmetric.log_prob(MEANS[0].to(dtype)).isfinite()
+
+
+@dense
+@pytest.mark.parametrize("size", [1.0, 1e-12, 1e12])
+@pytest.mark.parametrize("least", [-1.0, -1e-3, -1e-10])
+def test_covariances_are_positive_semi_definite(kind, least, size):
+    turn = torch.linalg.qr(torch.randn(3, 3, generator=generator(), dtype=torch.float64)).Q
+    matrix = size * turn @ torch.diag(tensor([1.0, 0.5, least])) @ turn.T
+    matrix = (matrix + matrix.T) / 2
+    refuses(lambda: build(covariances=with_matrix(kind, matrix)), "covariances", f"{size * least:.1g}"[:2], "positive")
+
+
+@dense
+def test_a_negative_variance_is_no_covariance(kind):
+    refuses(lambda: build(covariances=with_matrix(kind, torch.diag(tensor([1.0, -0.5, 1.0])))), "covariances", "-0.5")
+    refuses(lambda: build(covariances=with_matrix(kind, -1e-30 * EYE)), "covariances", "-1e-30")
+    zero_diagonal = tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    refuses(lambda: build(covariances=with_matrix(kind, zero_diagonal)), "covariances", "-1")
+
+
+@dense
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_eigenvalues_negative_by_rounding_are_accepted(kind, dtype):
+    for diagonal in ([1.0, 1.0, -1e-18], [1.0, 0.0, -torch.finfo(dtype).eps], [0.0, 0.0, 0.0]):
+        covariances = with_matrix(kind, torch.diag(torch.tensor(diagonal, dtype=dtype)))
+        p = build(WEIGHTS.to(dtype), MEANS.to(dtype), covariances)
+        assert (p.project(torch.eye(3, dtype=dtype)).scales >= 0).all()
+        assert p.sample((5,)).isfinite().all()
+
+
+@pytest.mark.parametrize(("d", "r"), [(1, 1), (2, 1), (3, 2), (10, 3), (40, 1), (40, 39), (5, 1000), (100, 60)])
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_gram_matrix_is_accepted(d, r, size, dtype):
+    s = size * torch.randn(50, 1, r, d, generator=generator(), dtype=dtype)
+    s = s * torch.logspace(-3, 3, d, dtype=dtype)
+    covariances = s.mT @ s
+    p = MultivariateNormalMixture(torch.ones(1, dtype=dtype), torch.zeros(1, d, dtype=dtype), covariances)
+    assert p.sample((2,)).isfinite().all()
+    # Yet the same matrices with an axis turned inside out are not.
+    bad = covariances - 1.5 * torch.diag_embed(covariances.diagonal(dim1=-2, dim2=-1))
+    refuses(lambda: build(p.weights, p.means, bad), "covariances", "eigenvalue -", "positive semi-definite")
+
+
+def test_any_factor_is_valid():
+    for r in (1, 2, 3, 7):
+        p = build(covariances=Factor(torch.randn(2, r, 3, generator=generator(), dtype=torch.float64)))
+        assert p.sample((5,)).isfinite().all()
+
+
+# Samples
+
+
+@pytest.mark.parametrize(
+    ("x", "weights", "name", "got", "rule"),
+    [
+        (tensor([[NAN, 1.0]]), None, "x", "nan", "finite"),
+        (tensor([[0.0, -INF]]), None, "x", "-inf", "finite"),
+        (tensor([1.0, 2.0]), None, "x", "(2,)", "at least one sample"),
+        (tensor(1.0), None, "x", "()", "at least one sample"),
+        (torch.zeros(0, 2).double(), None, "x", "(0, 2)", "at least one sample"),
+        (torch.zeros(2, 0).double(), None, "x", "(2, 0)", "at least one sample"),
+        (torch.tensor([[1, 2]]), None, "x", "torch.int64", "floating point"),
+        ([[1.0, 2.0]], None, "x", "list", "a tensor"),
+        (MEANS, tensor([NAN, 1.0]), "weights", "nan", "finite"),
+        (MEANS, tensor([INF, 1.0]), "weights", "inf", "finite"),
+        (MEANS, tensor([-1.0, 2.0]), "weights", "-1", ">= 0"),
+        (MEANS, tensor([0.0, 0.0]), "weights", "0", "positive sum"),
+        (MEANS, tensor([1.0, 1.0, 1.0]), "weights", "(3,)", "broadcast"),
+        (MEANS, torch.tensor([1.0, 1.0]), "weights", "torch.float32", "dtype"),
+        (MEANS, torch.tensor([1, 1]), "weights", "torch.int64", "floating point"),
+        (MEANS, [1.0, 1.0], "weights", "list", "a tensor"),
+    ],
+)
+def test_from_samples_refuses(x, weights, name, got, rule):
+    refuses(lambda: MultivariateNormalMixture.from_samples(x, weights), name, got, rule)
+
+
+def test_from_samples_speaks_of_x_by_its_name():
+    refuses(lambda: MultivariateNormalMixture.from_samples(tensor([[NAN, 1.0]]), name="target"), "target", "nan")
+
+
+# Values
+
+DENSITIES = {
+    "log_prob": ("value", lambda x: PAIR.log_prob(x)),
+    "responsibilities": ("value", lambda x: PAIR.responsibilities(x)),
+    "condition": (
+        "values",
+        lambda x: PAIR.marginal([0, 1, 2]).affine(torch.eye(4, 3).double()).condition([0, 1, 2], x),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("bad", "got", "rule"),
+    [
+        (tensor([0.0, 1.0]), "(2,)", "3 coordinates"),
+        (tensor(0.0), "()", "3 coordinates"),
+        (torch.zeros(3, 1).double(), "(3, 1)", "3 coordinates"),
+        (torch.zeros(5, 3).double(), "(5,)", "broadcast"),
+        (tensor([0.0, NAN, 1.0]), "1 of 3", "NaN"),
+        (torch.zeros(3), "torch.float32", "dtype"),
+        (torch.zeros(3).long(), "torch.int64", "floating point"),
+        ([0.0, 1.0, 2.0], "list", "a tensor"),
+        (meta(3), "meta", "device"),
+    ],
+    ids=["shape", "scalar", "column", "batch", "NaN", "dtype", "integer", "list", "device"],
+)
+@pytest.mark.parametrize(("name", "function"), DENSITIES.values(), ids=DENSITIES)
+def test_densities_refuse_values(name, function, bad, got, rule):
+    refuses(lambda: function(bad), name, got, rule)
+
+
+@pytest.mark.parametrize(
+    ("dims", "got"),
+    [([3], "[3]"), ([-4], "[-4]"), ([0, 0], "[0, 0]"), ([0, -3], "[0, -3]"), ([], "[]"), ([0.5], "[0.5]"),
+     ([0, 1, 2, 0], "[0, 1, 2, 0]"), (["0"], "['0']"), (None, "None")],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [P.marginal, POINTS.marginal, lambda dims: P.condition(dims, tensor([0.0, 0.0]))],
+    ids=["marginal", "of points", "condition"],
+)
+def test_dims_are_different_coordinates(function, dims, got):
+    refuses(lambda: function(dims), "dims", got, "different coordinates below 3")
+
+
+@pytest.mark.parametrize("dim", [3, -4, 100])
+def test_a_number_is_a_coordinate_too(dim):
+    refuses(lambda: P.marginal(dim), "dims", f"{dim}", "below 3")
+
+
+def test_condition_leaves_a_coordinate_free():
+    refuses(lambda: P.condition([2, 0, 1], tensor([0.0, 0.0, 0.0])), "dims", "all 3", "free")
+
+
+@pytest.mark.parametrize(
+    ("bad", "got", "rule"),
+    [
+        (tensor([1.0, 0.0, 0.0]), "(3,)", "(t, 3)"),
+        (tensor([[1.0, 0.0]]), "(1, 2)", "(t, 3)"),
+        (torch.ones(2, 1, 3).double(), "(2, 1, 3)", "(t, 3)"),
+        (tensor([[1.0, NAN, 0.0]]), "nan", "finite"),
+        (tensor([[1.0, INF, 0.0]]), "inf", "finite"),
+        (torch.eye(3), "torch.float32", "dtype"),
+        (torch.eye(3).long(), "torch.int64", "floating point"),
+        ([[1.0, 0.0, 0.0]], "list", "a tensor"),
+    ],
+)
+def test_project_refuses_directions(bad, got, rule):
+    refuses(lambda: P.project(bad), "directions", got, rule)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "offset", "name", "got"),
+    [
+        (tensor([1.0, 0.0, 0.0]), None, "matrix", "(3,)"),
+        (tensor([[1.0, 0.0]]), None, "matrix", "(1, 2)"),
+        (torch.ones(5, 2, 3).double(), None, "matrix", "(5,)"),
+        (tensor([[1.0, NAN, 0.0]]), None, "matrix", "nan"),
+        (tensor([[1.0, -INF, 0.0]]), None, "matrix", "-inf"),
+        (torch.eye(3), None, "matrix", "torch.float32"),
+        (torch.eye(3).long(), None, "matrix", "torch.int64"),
+        ([[1.0, 0.0, 0.0]], None, "matrix", "list"),
+        (None, None, "matrix", "NoneType"),
+        (EYE, tensor([1.0, 2.0]), "offset", "(2,)"),
+        (EYE, tensor(1.0), "offset", "()"),
+        (EYE, torch.ones(5, 3).double(), "offset", "(5,)"),
+        (EYE, tensor([1.0, NAN, 0.0]), "offset", "nan"),
+        (EYE, torch.ones(3), "offset", "torch.float32"),
+        (EYE, [1.0, 2.0, 3.0], "offset", "list"),
+        (EYE, 1.0, "offset", "float"),
+    ],
+)
+def test_affine_refuses(matrix, offset, name, got):
+    # The rule names both arguments where they must fit each other.
+    with pytest.raises(ValueError, match=rf"\b{name}\b.*; got .*") as caught:
+        PAIR.affine(matrix, offset)
+    value, cure = str(caught.value).split("; got", 1)[1].split(". ", 1)
+    assert got in value
+    assert cure
+
+
+# Rearranging
+
+
+@pytest.mark.parametrize("threshold", [0.75, 1.0, NAN])
+def test_prune_refuses_to_leave_nothing(threshold):
+    with pytest.raises(ValueError, match=rf"^threshold must leave a component; got {threshold:g}, largest weight 0.75"):
+        P.prune(threshold)
+
+
+@pytest.mark.parametrize("shape", [(3,), (), (2, 3)])
+def test_expand_refuses_a_shape_that_does_not_fit(shape):
+    refuses(lambda: PAIR.expand(shape), "batch_shape", str(shape), "extend (2,)")
+
+
+LINE = NormalMixture(WEIGHTS, tensor([0.0, 1.0]), tensor([1.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("mixtures", "weights", "name", "got"),
+    [
+        ([], tensor([1.0]), "mixtures", "empty"),
+        ([P, P.marginal([0, 1])], tensor([0.5, 0.5]), "mixtures", "[2, 3]"),
+        ([P, P], tensor([1.0]), "mixtures", "(1,)"),
+        ([P, P], tensor(1.0), "mixtures", "()"),
+        ([P, P], tensor([0.5, 0.75]), "weights", "1.25"),
+        ([P, P], tensor([-0.5, 1.5]), "weights", "-0.5"),
+        ([P, P], tensor([NAN, 1.5]), "weights", "nan"),
+        ([P, P], torch.tensor([0.5, 0.5]), "weights", "torch.float32"),
+        ([P, P], [0.5, 0.5], "weights", "list"),
+        ([P.expand((3,)), PAIR], tensor([0.5, 0.5]), "mixtures[1]", "(3,)"),
+        ([P, LINE], tensor([0.5, 0.5]), "mixtures", "NormalMixture"),
+        ([P, None], tensor([0.5, 0.5]), "mixtures", "NoneType"),
+    ],
+)
+def test_mix_refuses(mixtures, weights, name, got):
+    refuses(lambda: MultivariateNormalMixture.mix(mixtures, weights), name, got)
+
+
+# One bad number at a random place
+
+
+@every_kind
+@given(data=st.data())
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_one_bad_number_is_found_wherever_it_is_and_nothing_changes(kind, data):
+    batch = data.draw(st.lists(st.integers(1, 3), max_size=2))
+    dtype = data.draw(st.sampled_from(DTYPES))
+    arguments = {
+        "weights": WEIGHTS.to(dtype).repeat(*batch, 1),
+        "means": MEANS.to(dtype).repeat(*batch, 1, 1),
+        "covariances": VALUES[kind].to(dtype).repeat(*batch, *[1] * VALUES[kind].ndim),
+    }
+
+    def call():
+        return MultivariateNormalMixture(arguments["weights"], arguments["means"], kind(arguments["covariances"]))
+
+    call()  # valid so far
+    name = data.draw(st.sampled_from(list(arguments)))
+    bad = data.draw(st.sampled_from([NAN, INF, -INF]))
+    place = data.draw(st.integers(0, arguments[name].numel() - 1))
+    arguments[name].view(-1)[place] = bad
+    before = {n: x.clone() for n, x in arguments.items()}
+    state = torch.get_rng_state()
+    refuses(call, NAMES[kind] if name == "covariances" else name, f"{bad:g}", "finite")
+    for n, x in arguments.items():
+        torch.testing.assert_close(x, before[n], rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(torch.get_rng_state(), state)
