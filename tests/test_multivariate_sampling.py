@@ -278,9 +278,9 @@ def test_rsample_keeps_every_conditional_distribution_function():
         x = sample.detach().numpy()
         inverse = np.linalg.inv(differences(lambda y: rosenblatt(y, w, m, s), x))
         truth = [
-            -inverse @ differences(lambda y: rosenblatt(x, y, m, s), w),
-            -inverse @ differences(lambda y: rosenblatt(x, w, y, s), m),
-            -inverse @ differences(lambda y: rosenblatt(x, w, m, y), s),
+            -inverse @ differences(lambda y, x=x: rosenblatt(x, y, m, s), w),
+            -inverse @ differences(lambda y, x=x: rosenblatt(x, w, y, s), m),
+            -inverse @ differences(lambda y, x=x: rosenblatt(x, w, m, y), s),
         ]
         for j in range(2):
             got = torch.autograd.grad(sample[j], leaves, retain_graph=True)

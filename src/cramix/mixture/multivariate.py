@@ -94,7 +94,7 @@ class MultivariateNormalMixture(Distribution):
 
     @classmethod
     def mix(cls, mixtures: Sequence[Self], weights: Tensor) -> Self:
-        """Build the mixture of j mixtures in one space, with weights `(*batch, j)`; covariances become full, but for points."""
+        """Build the mixture of j mixtures in one space, with weights `(*batch, j)`; all but points become full."""
         if len(mixtures) == 0:
             raise ValueError("mixtures must hold at least one mixture; got an empty list. Give one a weight.")
         for m in mixtures:
