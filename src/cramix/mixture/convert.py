@@ -38,7 +38,9 @@ def parts_of_torch(mixture: MixtureSameFamily) -> tuple[Tensor, Tensor, Covarian
 
 def to_torch(mixture: MultivariateNormalMixture) -> MixtureSameFamily:
     """Return `MixtureSameFamily(Categorical, MultivariateNormal)`."""
-    components = MultivariateNormal(mixture.means, scale_tril=cholesky(mixture.covariances))
+    kind = mixture.covariance_kind
+    lower = kind.lower() if isinstance(kind, Factor) else cholesky(mixture.covariances)
+    components = MultivariateNormal(mixture.means, scale_tril=lower)
     return MixtureSameFamily(Categorical(probs=mixture.weights), components)
 
 

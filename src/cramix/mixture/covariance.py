@@ -89,6 +89,14 @@ class _Dense(Covariance):
 
     axis_aligned = False
 
+    @abstractmethod
+    def marginal(self, dims: list[int]) -> _Dense:
+        """Return the covariances of some coordinates."""
+
+    def lower(self) -> Tensor:
+        """Return the lower Cholesky factors `(*batch, k, d, d)`; a ValueError where a covariance is singular."""
+        return cholesky(self.spread())
+
     def matrices(self, dim: int) -> Tensor:
         return self.spread()
 
@@ -100,7 +108,7 @@ class _Dense(Covariance):
         return axes * variances.clamp_min(0).sqrt().unsqueeze(-2)
 
     def whiten(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        lower = cholesky(self.spread())
+        lower = self.lower()
         lower_of_each = lower.expand(*offsets.shape[:-1], -1, -1)
         z = torch.linalg.solve_triangular(lower_of_each, offsets.unsqueeze(-1), upper=False).squeeze(-1)
         return z, lower.diagonal(dim1=-2, dim2=-1).log()
@@ -109,38 +117,45 @@ class _Dense(Covariance):
         matrix = matrix.unsqueeze(-3)
         return Full(matrix @ self.spread() @ matrix.mT)
 
-    def marginal(self, dims: list[int]) -> Covariance:
-        return Full(self.spread()[..., dims, :][..., dims])
-
     def condition(self, given: list[int], rest: list[int]) -> tuple[Tensor | None, Covariance]:
         spread = self.spread()
         across = spread[..., given, :][..., rest]
-        lower = cholesky(spread[..., given, :][..., given])
-        gain = torch.cholesky_solve(across, lower).mT
+        gain = torch.cholesky_solve(across, self.marginal(given).lower()).mT
         left = spread[..., rest, :][..., rest] - gain @ across
         return gain, Full(0.5 * (left + left.mT))
 
 
 def cholesky(matrices: Tensor) -> Tensor:
-    """Return the lower Cholesky factors of matrices `(*, d, d)`; a ValueError where one is singular up to rounding.
-
-    Rounding may leave a singular matrix with small positive pivots, and its density without a digit. So the share of
-    each coordinate's variance that the others do not explain, one over the diagonal of the inverse correlations, must
-    be above rounding.
-    """
+    """Return the lower Cholesky factors of matrices `(*, d, d)`; a ValueError where one is singular up to rounding."""
     lower, info = torch.linalg.cholesky_ex(matrices)
-    if readable(matrices) and matrices.numel():
+    if readable(matrices):
         with torch.no_grad():
-            roots = matrices.diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
-            inverse = torch.linalg.solve_triangular(lower, torch.diag_embed(roots), upper=False)
-            rounding = 4 * matrices.shape[-1] * torch.finfo(matrices.dtype).eps
-            singular = (info > 0) | ~(rounding * inverse.square().sum(-2).amax(-1) < 1)
-        if singular.any():
-            raise ValueError(
-                f"covariances must be positive definite here; got {int(singular.sum())} singular ones. "
-                "Add a small multiple of the identity."
-            )
+            refuse_singular((info > 0) | ~(least_share(lower) > _rounding(matrices)))
     return lower
+
+
+def least_share(lower: Tensor) -> Tensor:
+    """Return the least share of a coordinate's variance that the others do not explain, `(*)`, of factors `(*, d, d)`.
+
+    It is one over the diagonal of the inverse correlations. Rounding may leave a singular matrix with small positive
+    pivots, and its density without a digit; this tells, whatever the units and the order of the coordinates.
+    """
+    scales = torch.linalg.vector_norm(lower, dim=-1)
+    inverse = torch.linalg.solve_triangular(lower, torch.diag_embed(scales), upper=False)
+    return 1 / inverse.square().sum(-2).amax(-1)
+
+
+def refuse_singular(singular: Tensor) -> None:
+    """Raise a ValueError if any is."""
+    if singular.any():
+        raise ValueError(
+            f"covariances must be positive definite here; got {int(singular.sum())} singular ones. "
+            "Add a small multiple of the identity."
+        )
+
+
+def _rounding(x: Tensor) -> float:
+    return 4 * x.shape[-1] * torch.finfo(x.dtype).eps
 
 
 class Full(_Dense):
@@ -161,6 +176,9 @@ class Full(_Dense):
 
     def spread(self) -> Tensor:
         return self.values
+
+    def marginal(self, dims: list[int]) -> _Dense:
+        return Full(self.values[..., dims, :][..., dims])
 
 
 class Tied(_Dense):
@@ -189,7 +207,7 @@ class Tied(_Dense):
     def transform(self, matrix: Tensor) -> Covariance:
         return Tied(matrix @ self.values @ matrix.mT)
 
-    def marginal(self, dims: list[int]) -> Covariance:
+    def marginal(self, dims: list[int]) -> _Dense:
         return Tied(self.values[..., dims, :][..., dims])
 
     def condition(self, given: list[int], rest: list[int]) -> tuple[Tensor | None, Covariance]:
@@ -224,6 +242,17 @@ class Factor(_Dense):
     def spread(self) -> Tensor:
         return self.values.mT @ self.values
 
+    def lower(self) -> Tensor:
+        # Of S rather than of S^T S, where half of the digits would be lost.
+        if self.values.shape[-2] < self.values.shape[-1]:
+            refuse_singular(torch.ones(self.shape, dtype=torch.bool))
+        upper = torch.linalg.qr(self.values).R
+        lower = (upper * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-1)).mT
+        if readable(self.values):
+            with torch.no_grad():
+                refuse_singular(~(least_share(lower) > _rounding(lower) ** 2))
+        return lower
+
     def scales_along(self, directions: Tensor) -> Tensor:
         return safe_root((self.values @ directions.mT).square().sum(-2))
 
@@ -235,7 +264,7 @@ class Factor(_Dense):
     def transform(self, matrix: Tensor) -> Covariance:
         return Factor(self.values @ matrix.unsqueeze(-3).mT)
 
-    def marginal(self, dims: list[int]) -> Covariance:
+    def marginal(self, dims: list[int]) -> _Dense:
         return Factor(self.values[..., dims])
 
 
