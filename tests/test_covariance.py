@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.distributions import MultivariateNormal
 
 from cramix import Diagonal, Factor, Full, MultivariateNormalMixture, Spherical, Tied
 from cramix.mixture.covariance import Points
@@ -177,6 +178,19 @@ def test_strong_correlation_is_not_singular():
         gap = 1 - matrix[0, 0, 1].item()  # exact
         expected = -np.log(2 * np.pi) - 0.5 * np.log(gap * (2 - gap)) - 1 / (2 - gap)
         close(p.log_prob(tensor([1.0, 1.0])), expected, 1e-4)
+
+
+@pytest.mark.parametrize("narrow", [1e-2, 1e-4, 1e-6])
+def test_densities_of_factors_keep_the_digits_that_their_covariances_lose(narrow):
+    lower = torch.tensor([[[1.0, 0.0], [0.7, narrow]]])
+    x = torch.tensor([0.5, 0.35 + narrow])
+    truth = MultivariateNormal(torch.zeros(1, 2).double(), scale_tril=lower.double()).log_prob(x.double())
+    turn = torch.linalg.qr(torch.randn(4, 2, generator=generator())).Q
+    for factor in (Factor.from_scale_tril(lower), Factor(turn @ lower.mT)):
+        p = MultivariateNormalMixture(torch.ones(1), torch.zeros(1, 2), factor)
+        # A rounding of the value, or of the factor, is eps / narrow of a scale.
+        close(p.log_prob(x), truth.squeeze(0), 1e-6, 4 * 1.2e-7 / narrow + 1e-6)
+        close(p.to_torch().log_prob(x), truth.squeeze(0), 1e-6, 4 * 1.2e-7 / narrow + 1e-6)
 
 
 def test_one_singular_matrix_of_many_is_enough():
