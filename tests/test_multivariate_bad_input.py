@@ -427,6 +427,36 @@ def test_mix_refuses(mixtures, weights, name, got):
     refuses(lambda: MultivariateNormalMixture.mix(mixtures, weights), name, got)
 
 
+# What is made of a mixture checks values as it does
+
+MADE = {
+    "project": lambda p: p.project(EYE),
+    "marginal of a number": lambda p: p.marginal(0),
+    "marginal": lambda p: p.marginal([0, 1]),
+    "condition": lambda p: p.condition([0], tensor([0.0])),
+    "affine": lambda p: p.affine(EYE),
+    "prune": lambda p: p.prune(),
+    "expand": lambda p: p.expand((2,)),
+    "mix": lambda p: p.mix([p, p], tensor([0.5, 0.5])),
+}
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+def test_what_is_made_of_a_mixture_checks_values_if_it_does(make):
+    for checks in (True, False):
+        p = make(build(validate_args=checks))
+        value = torch.full(p.event_shape, NAN, dtype=torch.float64)
+        if checks:
+            refuses(lambda p=p, value=value: p.log_prob(value), "value", "of", "NaN")
+        else:
+            assert p.log_prob(value).isnan().all()
+
+
+def test_points_check_directions():
+    for points in (POINTS, POINTS.mix([POINTS, POINTS], tensor([0.5, 0.5])), POINTS.affine(EYE)):
+        refuses(lambda points=points: points.project(NAN * EYE), "directions", "nan", "finite")
+
+
 # One bad number at a random place
 
 
