@@ -151,7 +151,7 @@ def test_points_have_no_spread():
 
 
 @every_dtype
-@pytest.mark.parametrize(("d", "rank"), [(2, 1), (3, 1), (3, 2), (6, 5), (12, 11)])
+@pytest.mark.parametrize(("d", "rank"), [(2, 1), (3, 1), (3, 2), (6, 5), (12, 11), (30, 29)])
 def test_matrices_that_are_singular_but_for_rounding_have_no_density(d, rank, dtype):
     s = torch.randn(300, 1, rank, d, generator=generator(), dtype=dtype)
     weights, means = torch.ones(1, dtype=dtype), torch.zeros(1, d, dtype=dtype)
@@ -159,6 +159,16 @@ def test_matrices_that_are_singular_but_for_rounding_have_no_density(d, rank, dt
         p = MultivariateNormalMixture(weights, means, kind)
         with pytest.raises(ValueError, match="positive definite here; got 300 singular ones"):
             p.log_prob(torch.ones(d, dtype=dtype))
+
+
+@every_dtype
+@pytest.mark.parametrize("d", [2, 3, 12])
+def test_factors_with_dependent_columns_but_for_rounding_have_no_density(d, dtype):
+    s = torch.randn(300, 1, d + 1, d, generator=generator(), dtype=dtype)
+    s[..., -1] = s[..., :-1].sum(-1)
+    p = MultivariateNormalMixture(torch.ones(1, dtype=dtype), torch.zeros(1, d, dtype=dtype), Factor(s))
+    with pytest.raises(ValueError, match="positive definite here; got 300 singular ones"):
+        p.log_prob(torch.ones(d, dtype=dtype))
 
 
 @every_dtype
