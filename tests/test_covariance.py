@@ -102,6 +102,13 @@ def test_condition_is_regression_and_schur_complement(kind):
     assert (gain is None) == covariances.axis_aligned
 
 
+@pytest.mark.parametrize("name", ["full", "tied", "factor"])
+def test_what_is_left_by_a_condition_is_symmetric(name):
+    covariances, _ = case(KINDS[name], d=9)
+    left = covariances.condition([0, 1, 2], list(range(3, 9)))[1].matrices(6)
+    assert torch.equal(left, left.mT)
+
+
 @every_kind
 def test_take_chooses_components(kind):
     covariances, truth = case(kind)

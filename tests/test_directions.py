@@ -77,6 +77,18 @@ def test_a_million_sobol_directions_are_finite():
     assert directions.sobol(2**18, 3, seed=1).isfinite().all()
 
 
+def test_sobol_points_at_the_ends_have_a_direction(monkeypatch):
+    class Ends:
+        def __init__(self, dim, **options):
+            self.dim = dim
+
+        def draw(self, count, dtype):
+            return torch.arange(count, dtype=dtype).unsqueeze(-1).expand(count, self.dim)
+
+    monkeypatch.setattr(directions, "SobolEngine", Ends)
+    close(directions.sobol(2, 3, dtype=torch.float64), np.array([[-1.0] * 3, [1.0] * 3]) / math.sqrt(3))
+
+
 @every_scheme
 def test_seeds_reproduce_directions_and_leave_the_global_state_alone(scheme):
     before = torch.get_rng_state()

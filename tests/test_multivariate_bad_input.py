@@ -248,6 +248,13 @@ def test_every_gram_matrix_is_accepted(d, r, size, dtype):
     refuses(lambda: build(p.weights, p.means, bad), "covariances", "eigenvalue -", "positive semi-definite")
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_covariances_of_half_precision_are_checked_too(dtype):
+    p = build(WEIGHTS.to(dtype), MEANS.to(dtype), VALUES[Full].to(dtype))
+    assert p.covariance.dtype == dtype
+    refuses(lambda: build(p.weights, p.means, -p.covariances), "covariances", "-1", "positive")
+
+
 def test_any_factor_is_valid():
     for r in (1, 2, 3, 7):
         p = build(covariances=Factor(torch.randn(2, r, 3, generator=generator(), dtype=torch.float64)))
