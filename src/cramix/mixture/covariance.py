@@ -109,9 +109,10 @@ class _Dense(Covariance):
 
     def whiten(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
         lower = self.lower()
-        lower_of_each = lower.expand(*offsets.shape[:-1], -1, -1)
-        z = torch.linalg.solve_triangular(lower_of_each, offsets.unsqueeze(-1), upper=False).squeeze(-1)
-        return z, lower.diagonal(dim1=-2, dim2=-1).log()
+        sample = offsets.shape[: offsets.ndim - lower.ndim + 1]
+        columns = offsets.reshape(-1, *offsets.shape[len(sample) :]).movedim(0, -1)  # (*batch, k, d, n)
+        z = torch.linalg.solve_triangular(lower.expand(*columns.shape[:-1], -1), columns, upper=False)
+        return z.movedim(-1, 0).reshape(offsets.shape), lower.diagonal(dim1=-2, dim2=-1).log()
 
     def transform(self, matrix: Tensor) -> Covariance:
         matrix = matrix.unsqueeze(-3)
