@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from cramix.checks import check_broadcast, check_floating
-from cramix.distance.cramer import cramer_squared
+from cramix.distance.cramer import total_cramer
 from cramix.distance.density import density_l2_squared
+from cramix.distance.reduction import Share, total
 from cramix.distance.sliced import sliced_cramer_squared
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
-_REDUCTIONS = {"none": lambda x: x, "mean": lambda x: x.mean(), "sum": lambda x: x.sum()}
+_SHARES: dict[str, Share | None] = {"none": None, "mean": lambda n: 1 / n if n else math.nan, "sum": lambda n: 1.0}
 
 
 def reduce(losses: Tensor, reduction: str) -> Tensor:
     """Reduce losses `(*batch)` by "none", "mean" or "sum"."""
-    _check_reduction(reduction)
-    return _REDUCTIONS[reduction](losses)
+    return total(losses, _share(reduction))
 
 
 def cramer_loss(p: NormalMixture | Tensor, q: NormalMixture | Tensor, reduction: str = "mean") -> Tensor:
@@ -34,7 +36,7 @@ def cramer_loss(p: NormalMixture | Tensor, q: NormalMixture | Tensor, reduction:
         >>> cramer_loss(p, torch.tensor([-1.2, 0.1, 0.9]))
         tensor(0.0515)
     """
-    return reduce(cramer_squared(p, q), reduction)
+    return total_cramer(p, q, _share(reduction))
 
 
 def crps(p: NormalMixture, y: Tensor, reduction: str = "none") -> Tensor:
@@ -52,7 +54,7 @@ def crps(p: NormalMixture, y: Tensor, reduction: str = "none") -> Tensor:
         raise ValueError(f"y must be a tensor of observations; got {type(y).__name__}. Use torch.as_tensor(y).")
     check_floating(p=p.means, y=y)
     check_broadcast("Observations are (*sample, *batch).", p=p.batch_shape, y=y.shape)
-    return reduce(cramer_squared(p, NormalMixture.from_samples(y.unsqueeze(-1), name="y")), reduction)
+    return total_cramer(p, NormalMixture.from_samples(y.unsqueeze(-1), name="y"), _share(reduction))
 
 
 def sliced_cramer_loss(
@@ -107,7 +109,7 @@ class CramerLoss(nn.Module):
 
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
-        _check_reduction(reduction)
+        _share(reduction)
         self.reduction = reduction
 
     def forward(self, p: NormalMixture | Tensor, q: NormalMixture | Tensor) -> Tensor:
@@ -139,7 +141,7 @@ class SlicedCramerLoss(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        _check_reduction(reduction)
+        _share(reduction)
         if isinstance(directions, Tensor):
             self.register_buffer("directions", directions)
         else:
@@ -166,8 +168,9 @@ class SlicedCramerLoss(nn.Module):
         return f"directions={shown!r}, normalization={self.normalization!r}, reduction={self.reduction!r}"
 
 
-def _check_reduction(reduction: str) -> None:
-    if reduction not in _REDUCTIONS:
+def _share(reduction: str) -> Share | None:
+    if reduction not in _SHARES:
         raise ValueError(
             f'reduction must be "none", "mean" or "sum"; got {reduction!r}. Use "none" for one loss an element.'
         )
+    return _SHARES[reduction]

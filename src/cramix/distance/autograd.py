@@ -12,27 +12,38 @@ from cramix.distance import atoms
 from cramix.distance.evaluate import evaluate, plain_eager
 from cramix.distance.operands import Operand
 from cramix.distance.plain import plain_cramer
+from cramix.distance.reduction import Share, total
 
 
-def differentiable_cramer(p: Operand, q: Operand) -> Tensor:
-    """Return the Cramér loss of a mixture p and a mixture or atoms q, `(*batch)`."""
+def differentiable_cramer(p: Operand, q: Operand, share: Share | None = None) -> Tensor:
+    """Return the Cramér loss of a mixture p and a mixture or atoms q, `(*batch)`, or their `reduction.total`."""
     within_q = atoms.half_mean_difference(q.means, q.weights) if q.scales is None else None
     arguments = *p, *q, within_q, p.needs_grad, q.needs_grad
-    return _Eager.apply(*arguments) if plain_eager() else _Transformable.apply(*arguments)[0]
+    if plain_eager():
+        return _Eager.apply(*arguments, share)
+    return total(_Transformable.apply(*arguments)[0], share)
 
 
 class _Eager(Function):
-    """The loss in plain eager mode: one output, and no more than must be done at each call."""
+    """The loss in plain eager mode: one output, added up already, and no more than must be done at each call."""
 
     @staticmethod
     def forward(ctx, *arguments):
-        value, *ctx.known = _evaluate(arguments)
+        losses, *ctx.known = _evaluate(arguments[:-1])
+        share = arguments[-1]
+        ctx.batch = losses.shape
+        ctx.share = None if share is None else share(losses.numel())
         ctx.save_for_backward(*arguments[:7])
-        return value
+        return total(losses, share)
 
     @staticmethod
     def backward(ctx, grad):
-        return _backward(ctx, grad, ctx.saved_tensors, *ctx.known)
+        saved = ctx.saved_tensors
+        if ctx.share is not None:
+            grad = grad * ctx.share
+            if saved[6] is not None or torch.is_grad_enabled():
+                grad = grad.expand(ctx.batch)
+        return *_backward(ctx, grad, saved, *ctx.known), None
 
 
 class _Transformable(Function):

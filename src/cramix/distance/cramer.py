@@ -11,6 +11,7 @@ from torch import Tensor
 from cramix.distance import atoms
 from cramix.distance.autograd import differentiable_cramer
 from cramix.distance.operands import operands
+from cramix.distance.reduction import Share, total
 from cramix.mixture import NormalMixture
 
 
@@ -29,10 +30,15 @@ def cramer_squared(p: NormalMixture | Tensor, q: NormalMixture | Tensor) -> Tens
         >>> cramer_squared(p, torch.tensor([-1.0, 1.0]))
         tensor(0.0582)
     """
+    return total_cramer(p, q, None)
+
+
+def total_cramer(p: NormalMixture | Tensor, q: NormalMixture | Tensor, share: Share | None) -> Tensor:
+    """Return the losses added up as in `reduction.total`, in one step for autograd."""
     a, b, dtype = operands(p, q)
     if a.scales is None and b.scales is None:
-        return atoms.squared_distance(a.means, a.weights, b.means, b.weights).to(dtype)
-    return differentiable_cramer(*((b, a) if a.scales is None else (a, b)))
+        return total(atoms.squared_distance(a.means, a.weights, b.means, b.weights).to(dtype), share)
+    return differentiable_cramer(*((b, a) if a.scales is None else (a, b)), share)
 
 
 def cramer_distance(p: NormalMixture | Tensor, q: NormalMixture | Tensor) -> Tensor:

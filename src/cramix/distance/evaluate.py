@@ -12,6 +12,7 @@ from cramix.checks import check_broadcast
 from cramix.distance.operands import Operand
 from cramix.distance.pairs import INV_SQRT_PI, SMALL, all_sums
 from cramix.distance.resolve import resolve
+from cramix.distance.small import evaluate_small, is_small
 
 
 class Evaluation(NamedTuple):
@@ -30,6 +31,8 @@ def evaluate(p: Operand, q: Operand, within_q: Tensor | None, grad_p: bool, grad
     """
     dtype = p.means.dtype
     batch = check_broadcast("", p=p.means.shape[:-1], q=q.means.shape[:-1])
+    if plain_eager() and is_small(p, q, batch):
+        return Evaluation(*evaluate_small(p, q, batch, grad_p, grad_q))
     small = p.means.shape[-1] * q.means.shape[-1] * batch.numel() <= SMALL
     working = torch.float64 if small else dtype  # in float64 there is little to resolve, and here it costs nothing
     with torch.inference_mode() if plain_eager() else nullcontext():

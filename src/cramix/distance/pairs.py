@@ -29,7 +29,7 @@ BLOCK = 1 << 18
 SMALL = 1 << 14
 
 # Beyond this exp(-x) underflows, where it takes up to 70 times as long; here it is as good as 0 there.
-_LARGEST_EXPONENT = {torch.float32: 86.0, torch.float64: 707.0}
+LARGEST_EXPONENT = {torch.float32: 86.0, torch.float64: 707.0}
 
 _local = threading.local()
 
@@ -117,7 +117,7 @@ def _block_sums(at: Tensor, of: Tensor, derivatives: bool, work: Tensor | None) 
     r = (torch.add(*variances, out=r) if len(variances) == 2 else variances[0]).rsqrt_()
     d = torch.sub(means, of_means, out=a)
     e = torch.mul(d, r, out=e)
-    h = torch.mul(e, e, out=h).clamp_max_(_LARGEST_EXPONENT[e.dtype]).neg_().exp_()
+    h = torch.mul(e, e, out=h).clamp_max_(LARGEST_EXPONENT[e.dtype]).neg_().exp_()
     # From some 1500 numbers on MKL starts threads for erf in float64: for a chain, longer to start than to do without.
     for part in e.unbind() if e.ndim == 4 else (e,):
         part.erf_()
