@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
 _LARGEST = sys.float_info.max
+# Up to this many numbers a check takes its time in calls, and NumPy's take less.
+_FEW = 1 << 12
+_least = np.minimum.reduce
+_PLAIN = Tensor, torch.nn.Parameter
+_NATIVE = torch.float32, torch.float64
 
 
 def readable(*tensors: Tensor) -> bool:
@@ -15,18 +22,42 @@ def readable(*tensors: Tensor) -> bool:
     return not torch.compiler.is_compiling() and not any(in_transform(x) or x.is_meta for x in tensors)
 
 
+def plain_eager() -> bool:
+    """Whether neither the compiler nor a function transform is at work."""
+    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+
+
 def in_transform(x: Tensor) -> bool:
     """Whether the tensor stands for another inside a function transform of `torch.func`."""
     return torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
+def in_reach_of_numpy(*tensors: Tensor) -> bool:
+    """Whether tensors are plain CPU memory, in plain eager mode, and nothing looks on that must see each step."""
+    if not plain_eager() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
+        return False
+    for x in tensors:
+        if type(x) not in _PLAIN or not x.is_cpu or x.dtype not in _NATIVE or in_transform(x) or x.is_neg():
+            return False
+    return True
+
+
+def numbers(x: Tensor) -> np.ndarray:
+    """The memory of a tensor in reach of NumPy."""
+    return x.detach().numpy() if x.requires_grad else x.numpy()
+
+
 def check_floating(**tensors: Tensor) -> None:
     """Require floating-point tensors of one dtype on one device."""
+    kinds = set()
     for name, x in tensors.items():
         if not isinstance(x, Tensor):
             raise ValueError(f"{name} must be a tensor; got {type(x).__name__}. Use torch.as_tensor({name}).")
         if not x.is_floating_point():
             raise ValueError(f"{name} must be floating point; got {x.dtype}. Use {name}.float() or {name}.double().")
+        kinds.add((x.dtype, x.device))
+    if len(kinds) == 1:
+        return
     for what in ("dtype", "device"):
         if len({getattr(x, what) for x in tensors.values()}) > 1:
             listed = ", ".join(f"{name} {getattr(x, what)}" for name, x in tensors.items())
@@ -67,8 +98,11 @@ def check_within(name: str, x: Tensor, interval: str) -> None:
 
 
 def check_mixture(weights: Tensor, means: Tensor, scales: Tensor) -> None:
-    """Require valid values of a mixture: a few reductions if all is well, the full account if not."""
-    if weights.numel() == 0:
+    """Require valid values of a mixture, where readable: a few reductions if all is well, the full account if not."""
+    count = weights.numel()
+    if 0 < count <= _FEW and in_reach_of_numpy(weights, means, scales) and _clearly_valid(weights, means, scales):
+        return
+    if count == 0 or not readable(weights, means, scales):
         return
     with torch.no_grad():
         tolerance = weight_tolerance(weights)
@@ -82,6 +116,26 @@ def check_mixture(weights: Tensor, means: Tensor, scales: Tensor) -> None:
         check_weights(weights)
         check_finite(means=means)
         check_scales(scales)
+
+
+def _clearly_valid(weights: Tensor, means: Tensor, scales: Tensor) -> bool:
+    """Whether a few reductions by NumPy show that a mixture is valid; if not, it may still be."""
+    w, m, s = numbers(weights), numbers(means), numbers(scales)
+    ones = _ones(w.shape[-1], w.dtype)
+    excess = w.dot(ones) - ones[0]
+    # The first is within the tolerance only if every sum is; half of it, as torch may round sums differently. The last
+    # is finite only if all means and scales are.
+    return (
+        float(np.vdot(excess, excess)) <= 0.5 * weight_tolerance(weights) ** 2
+        and float(_least(w, None)) >= 0
+        and float(_least(s, None)) >= 0
+        and abs(float(np.vdot(m, s))) <= _LARGEST
+    )
+
+
+@lru_cache
+def _ones(k: int, dtype: np.dtype) -> np.ndarray:
+    return np.ones(k, dtype)
 
 
 def _lies_within(x: Tensor, low: float, high: float) -> bool:
@@ -114,8 +168,12 @@ def check_scales(scales: Tensor) -> None:
 
 def weight_tolerance(weights: Tensor) -> float:
     """How far from one the sum of weights may be: the rounding of a softmax grows with their number."""
-    rounding = max(1e-6, 8 * torch.finfo(weights.dtype).eps)
-    return rounding * max(1.0, weights.shape[-1] ** 0.5 / 10)
+    return _rounding(weights.dtype) * max(1.0, weights.shape[-1] ** 0.5 / 10)
+
+
+@lru_cache
+def _rounding(dtype: torch.dtype) -> float:
+    return max(1e-6, 8 * torch.finfo(dtype).eps)
 
 
 def check_variances(variances: Tensor) -> None:

@@ -38,10 +38,10 @@ class NormalComponents(Distribution):
             )
         self.weights, self.means, self.scales = weights, means, scales
         # Checked here rather than by torch's constraints, which take longer than the Cramér distance itself.
-        super().__init__(shape[:-1], torch.Size(), validate_args=False)
+        self._batch_shape, self._event_shape = shape[:-1], torch.Size()
         self._validate_args = Distribution._validate_args if validate_args is None else validate_args
         self._only_atoms = False
-        if self._validate_args and readable(weights, means, scales):
+        if self._validate_args:
             check_mixture(weights, means, scales)
 
     @classmethod
