@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from cramix.checks import plain_eager
 from cramix.distance import atoms
-from cramix.distance.evaluate import evaluate, plain_eager
+from cramix.distance.evaluate import Evaluation, evaluate
 from cramix.distance.operands import Operand
 from cramix.distance.plain import plain_cramer
 from cramix.distance.reduction import Share, total
@@ -29,21 +30,13 @@ class _Eager(Function):
 
     @staticmethod
     def forward(ctx, *arguments):
-        losses, *ctx.known = _evaluate(arguments[:-1])
-        share = arguments[-1]
-        ctx.batch = losses.shape
-        ctx.share = None if share is None else share(losses.numel())
+        value, *ctx.known = _evaluate(*arguments)
         ctx.save_for_backward(*arguments[:7])
-        return total(losses, share)
+        return value
 
     @staticmethod
     def backward(ctx, grad):
-        saved = ctx.saved_tensors
-        if ctx.share is not None:
-            grad = grad * ctx.share
-            if saved[6] is not None or torch.is_grad_enabled():
-                grad = grad.expand(ctx.batch)
-        return *_backward(ctx, grad, saved, *ctx.known), None
+        return *_backward(ctx, grad, ctx.saved_tensors, *ctx.known), None
 
 
 class _Transformable(Function):
@@ -55,7 +48,7 @@ class _Transformable(Function):
     @staticmethod
     def forward(p_weights, p_means, p_scales, q_weights, q_means, q_scales, within_q, grad_p, grad_q):
         p, q = (p_weights, p_means, p_scales), (q_weights, q_means, q_scales)
-        value, *known = _evaluate((*p, *q, within_q, grad_p, grad_q))
+        value, *known, _, _ = _evaluate(*p, *q, within_q, grad_p, grad_q)
         return (value, *(value.new_empty(0) if x is None else x for x in known))
 
     @staticmethod
@@ -86,16 +79,17 @@ class _Gradient(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(first, grad, known, *inputs):
-        side = [x for x in inputs[first : first + 3] if x is not None]
-        parts = (grad.unsqueeze(-1) * known).unbind()
-        return tuple(
-            part if part.shape == x.shape else part.sum_to_size(x.shape) for part, x in zip(parts, side, strict=True)
-        )
+    def forward(first, share, grad, known, *inputs):
+        parts = ((grad.unsqueeze(-1) if grad.ndim else grad) * known).unbind()
+        shape = parts[0].shape
+        side = inputs[first : first + len(parts)]
+        if all(x.shape == shape for x in side):
+            return parts
+        return tuple(part.sum_to_size(x.shape) for part, x in zip(parts, side, strict=True))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.first, grad, _, *tensors = inputs
+        ctx.first, ctx.share, grad, _, *tensors = inputs
         ctx.save_for_backward(grad, *tensors)
 
     @staticmethod
@@ -105,33 +99,42 @@ class _Gradient(Function):
 
         def loss(grad, *tensors):
             full = dict(zip(present, tensors, strict=True))
-            return (grad * plain_cramer(*(full.get(i) for i in range(6)))).sum()  # type: ignore[arg-type]
+            return ctx.share * (grad * plain_cramer(*(full.get(i) for i in range(6)))).sum()  # type: ignore[arg-type]
 
         side = tuple(1 + k for k, i in enumerate(present) if ctx.first <= i < ctx.first + 3)
         second = torch.func.grad(loss, side)
         _, pull = torch.func.vjp(second, grad, *(inputs[i] for i in present))  # type: ignore[misc]
         for_grad, *rest = pull(cotangents)
         by_input = dict(zip(present, rest, strict=True))
-        return (None, for_grad, None, *(by_input.get(i) for i in range(6)))
+        return (None, None, for_grad, None, *(by_input.get(i) for i in range(6)))
 
 
-def _evaluate(arguments: tuple) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    p_weights, p_means, p_scales, q_weights, q_means, q_scales, within_q, grad_p, grad_q = arguments
-    p, q = Operand(p_weights, p_means, p_scales), Operand(q_weights, q_means, q_scales)
-    return evaluate(p, q, within_q, grad_p, grad_q)
+def _evaluate(*arguments: Any) -> Evaluation:
+    return evaluate(Operand(*arguments[:3]), Operand(*arguments[3:6]), *arguments[6:])
 
 
-def _backward(ctx: Any, grad: Tensor, saved: tuple, at_p: Tensor | None, at_q: Tensor | None) -> tuple:
-    """Return the gradients for all arguments of the functions above."""
+def _backward(
+    ctx: Any,
+    grad: Tensor,
+    saved: tuple,
+    at_p: Tensor | None,
+    at_q: Tensor | None,
+    batch: torch.Size | None = None,
+    share: float = 1.0,
+) -> tuple:
+    """Return the gradients for all arguments of the functions above; at_p and at_q are those of the total."""
     *inputs, within_q = saved
     for_p = for_q = (None, None, None)
     gradient = _Gradient.apply if torch.is_grad_enabled() else _Gradient.forward
     if any(ctx.needs_input_grad[:3]):
-        for_p = gradient(0, grad, at_p, *inputs)
+        for_p = gradient(0, share, grad, at_p, *inputs)
     if any(ctx.needs_input_grad[3:6]):
-        for_q = gradient(3, grad, at_q, *inputs)
+        for_q = gradient(3, share, grad, at_q, *inputs)
         for_q = for_q if len(for_q) == 3 else (*for_q, None)
-    for_within = None if within_q is None else -grad.to(within_q.dtype).sum_to_size(within_q.shape)
+    for_within = None
+    if within_q is not None:
+        each = grad if batch is None else (share * grad).expand(batch)
+        for_within = -each.to(within_q.dtype).sum_to_size(within_q.shape)
     return (*for_p, *for_q, for_within, None, None)
 
 

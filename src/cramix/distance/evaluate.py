@@ -8,22 +8,30 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.checks import check_broadcast
+from cramix.checks import check_broadcast, plain_eager
 from cramix.distance.operands import Operand
 from cramix.distance.pairs import INV_SQRT_PI, SMALL, all_sums
+from cramix.distance.reduction import Share
 from cramix.distance.resolve import resolve
 from cramix.distance.small import evaluate_small, is_small
 
 
 class Evaluation(NamedTuple):
-    """The loss `(*batch)` and, where asked for, its gradients for p and for q, stacked, `(3 or 2, *batch, k)`."""
+    """The loss `(*batch)` and, where asked for, its gradients for p and for q, stacked, `(3 or 2, *batch, k)`.
+
+    With a share the loss is the total, its gradients are times `share`, and `batch` tells what was added up.
+    """
 
     value: Tensor
     at_p: Tensor | None
     at_q: Tensor | None
+    batch: torch.Size
+    share: float
 
 
-def evaluate(p: Operand, q: Operand, within_q: Tensor | None, grad_p: bool, grad_q: bool) -> Evaluation:
+def evaluate(
+    p: Operand, q: Operand, within_q: Tensor | None, grad_p: bool, grad_q: bool, share: Share | None = None
+) -> Evaluation:
     """Evaluate the Cramér loss of a mixture p and a mixture q, or atoms q with their half mean difference in float64.
 
     In plain eager mode the inside runs in inference mode, where calls are a quarter cheaper. Every tensor that leaves
@@ -31,11 +39,13 @@ def evaluate(p: Operand, q: Operand, within_q: Tensor | None, grad_p: bool, grad
     """
     dtype = p.means.dtype
     batch = check_broadcast("", p=p.means.shape[:-1], q=q.means.shape[:-1])
-    if plain_eager() and is_small(p, q, batch):
-        return Evaluation(*evaluate_small(p, q, batch, grad_p, grad_q))
+    each = None if share is None else share(batch.numel())
+    eager = plain_eager()
+    if eager and is_small(p, q, batch):
+        return Evaluation(*evaluate_small(p, q, batch, grad_p, grad_q, each), batch, 1.0 if each is None else each)
     small = p.means.shape[-1] * q.means.shape[-1] * batch.numel() <= SMALL
     working = torch.float64 if small else dtype  # in float64 there is little to resolve, and here it costs nothing
-    with torch.inference_mode() if plain_eager() else nullcontext():
+    with torch.inference_mode() if eager else nullcontext():
         p_side, q_side, p_total, q_total = _packed(batch, working, p, q)
         sums = all_sums(p_side, q_side, at_p=grad_p, at_q=grad_q)
         if sums.within_q is not None:
@@ -53,12 +63,13 @@ def evaluate(p: Operand, q: Operand, within_q: Tensor | None, grad_p: bool, grad
             _to_gradients(q_side, q_total, sums.at_q)
     at_p = None if sums.at_p is None else _unpacked(sums.at_p, len(p_side), dtype, batch)
     at_q = None if sums.at_q is None else _unpacked(sums.at_q, len(q_side), dtype, batch)
-    return Evaluation(value.clamp_min(0).to(dtype).reshape(batch), at_p, at_q)
-
-
-def plain_eager() -> bool:
-    """Whether neither the compiler nor a function transform is at work."""
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+    losses = value.clamp_min(0).to(dtype).reshape(batch)
+    if each is None:
+        return Evaluation(losses, at_p, at_q, batch, 1.0)
+    for known in (at_p, at_q):
+        if known is not None:
+            known.mul_(each)
+    return Evaluation(losses.sum() * each, at_p, at_q, batch, each)
 
 
 def _packed(batch: torch.Size, dtype: torch.dtype, p: Operand, q: Operand) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.checks import check_broadcast, check_floating, in_transform
+from cramix.checks import check_broadcast, check_floating, in_transform, plain_eager
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 
@@ -21,10 +21,12 @@ class Operand(NamedTuple):
     @property
     def needs_grad(self) -> bool:
         """Whether gradients may be asked for; inside a function transform that cannot be known, so yes."""
-        tensors = [x for x in self if x is not None]
-        if not torch.compiler.is_compiling() and any(map(in_transform, tensors)):
-            return True
-        return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        weights, means, scales = self
+        tensors = (weights, means) if scales is None else (weights, means, scales)
+        for x in tensors:
+            if x.requires_grad and torch.is_grad_enabled():
+                return True
+        return not plain_eager() and not torch.compiler.is_compiling() and any(map(in_transform, tensors))
 
 
 def operands(p: NormalMixture | Tensor, q: NormalMixture | Tensor) -> tuple[Operand, Operand, torch.dtype]:
@@ -32,7 +34,7 @@ def operands(p: NormalMixture | Tensor, q: NormalMixture | Tensor) -> tuple[Oper
     p, q = _mixture("p", p), _mixture("q", q)
     check_floating(p=p.means, q=q.means)
     check_broadcast("Batch shapes are all axes but the last.", p=p.batch_shape, q=q.batch_shape)
-    dtype = torch.promote_types(p.means.dtype, torch.float32)
+    dtype = torch.float64 if p.means.dtype == torch.float64 else torch.float32
     return _operand(p, dtype), _operand(q, dtype), dtype
 
 

@@ -1,98 +1,105 @@
 """The Cramér loss and its gradients for few pairs on the CPU, where the time goes into calls, not arithmetic.
 
-A call of NumPy takes about a third of the time of a call of torch. So mixtures in plain eager CPU tensors with up to
-`SMALL` pairs are evaluated here, in float64 whatever their dtype, as one square of pairs: the components of p and q are
-one list of n, component-major, `(3, n, B)`, and the pairs are `(n, n, B)`. The formulas are those of `pairs`.
+A call of NumPy takes about a third of the time of a call of torch. So two mixtures of k components each, in plain eager
+CPU tensors with up to `SMALL` pairs, are evaluated here, in float64 whatever their dtype. The formulas are those of
+`pairs`, and so is the chain of sides p, p, q, q, p, whose neighbours, its links, are the pairs of sides wanted.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from cramix.checks import in_reach_of_numpy
 from cramix.distance.operands import Operand
 from cramix.distance.pairs import INV_SQRT_PI, LARGEST_EXPONENT
 from cramix.distance.resolve import THRESHOLD, resolve
 
-# Pairs of the square, those within a side counted too.
+# Pairs of all links of the chain.
 SMALL = 1 << 14
+# MKL starts threads for erf in float64 from some 1450 numbers on.
+_UNTHREADED = 1400
 
-_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
+_CHAIN = np.array([0, 0, 1, 1, 0])
 _TINY = float(np.finfo(np.float64).tiny)
+_LOG_INV_SQRT_PI = math.log(INV_SQRT_PI)
+_MOST = LARGEST_EXPONENT[torch.float64] + _LOG_INV_SQRT_PI
 _sum = np.add.reduce  # half the time of the method
 
 
 def is_small(p: Operand, q: Operand, batch: torch.Size) -> bool:
-    """Whether p and q, in plain eager mode, can be evaluated here: few pairs, and memory that NumPy can look at."""
-    if q.scales is None or (p.means.shape[-1] + q.means.shape[-1]) ** 2 * batch.numel() > SMALL:
+    """Whether p and q, in plain eager mode, can be evaluated here."""
+    k = p.means.shape[-1]
+    if q.scales is None or q.means.shape[-1] != k or 4 * k * k * batch.numel() > SMALL:
         return False
-    if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
-        return False
-    return all(type(x) in (Tensor, torch.nn.Parameter) and x.device.type == "cpu" for x in (*p, *q))
+    return in_reach_of_numpy(*p, *q)  # type: ignore[arg-type]
 
 
 @np.errstate(all="ignore")  # as torch does
 def evaluate_small(
-    p: Operand, q: Operand, batch: torch.Size, grad_p: bool, grad_q: bool
+    p: Operand, q: Operand, batch: torch.Size, grad_p: bool, grad_q: bool, share: float | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return the loss `(*batch)` and, where asked for, its gradients `(3, *batch, k)` for p and for q."""
-    dtype = _DTYPES[p.means.dtype]
-    k = p.means.shape[-1]
-    sides, p_total, q_total = _packed(p, q, batch)
-    weights = sides[0]
-    terms = _pairs(sides)[: 3 if grad_p or grad_q else 1]
-    terms *= weights
-    to_p, to_q = _sum(terms[:, :, :k], 2), _sum(terms[:, :, k:], 2)
-    sums = to_q - to_p
-    weighted = weights * sums
-    p_mean, q_mean = _sum(weighted[0, :k]), _sum(weighted[0, k:])
-    value = 0.5 * (p_mean - q_mean)  # exactly 0 for equal mixtures, as all sums are
+    """Return the loss and, where asked for, its gradients for p and for q, as in `Evaluation`."""
+    dtype = np.float32 if p.means.dtype == torch.float32 else np.float64
+    sides, totals = _packed(p, q, batch)
+    chain = sides.take(_CHAIN if grad_q else _CHAIN[:4], 1)
+    terms = _pairs(chain)
+    if not (grad_p or grad_q):
+        terms = terms[:1]
+    terms *= chain[0, 1:, None]
+    sums = _sum(terms, 3)  # (3, links, k, B)
+    energies = _sum(sums[0] * chain[0, :-1], 1)
+    # Of each side, the mean of the potential under it; the loss is half their sum, exactly 0 for equal sides.
+    p_mean, q_mean = energies[1] - energies[0], energies[1] - energies[2]
+    value = p_mean + q_mean
+    value *= 0.5
     if dtype is np.float64:
-        scale = 0.5 * (_sum(weights[:k] * to_p[0, :k]) + _sum(weights[k:] * to_q[0, k:]))
-        value = _resolved(value, scale, sides, k)
+        value = _resolved(value, 0.5 * (energies[0] + energies[2]), sides)
     np.maximum(value, 0, out=value)
     at_p = at_q = None
     if grad_p:
-        at_p = _gradients(weighted[:, :k], sums[0, :k], p_mean, p_total, sides[2, :k], dtype, batch)
+        at_p = _gradients(sides[:, 0], totals[0], sums[:, 1] - sums[:, 0], p_mean, batch, dtype, share)
     if grad_q:
-        at_q = _gradients(-weighted[:, k:], -sums[0, k:], -q_mean, q_total, sides[2, k:], dtype, batch)
-    return torch.from_numpy(value.astype(dtype, copy=False).reshape(batch)), at_p, at_q
+        at_q = _gradients(sides[:, 1], totals[1], sums[:, 3] - sums[:, 2], q_mean, batch, dtype, share)
+    result = value.reshape(batch) if share is None else _sum(value) * share
+    return torch.from_numpy(np.array(result, dtype)), at_p, at_q
 
 
-def _packed(p: Operand, q: Operand, batch: torch.Size) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lay out all components, p's first, with weights divided by their sums, `(B,)`, which come last."""
-    k, m = p.means.shape[-1], q.means.shape[-1]
-    tensors = [p.weights, q.weights, p.means, q.means, p.scales, q.scales]
+def _packed(p: Operand, q: Operand, batch: torch.Size) -> tuple[np.ndarray, np.ndarray]:
+    """Lay out both sides component-major, `(3, 2, k, B)`, with weights divided by their sums, `(2, 1, B)`."""
+    k = p.means.shape[-1]
+    tensors = p.weights, q.weights, p.means, q.means, p.scales, q.scales
     if not p.means.shape[:-1] == q.means.shape[:-1] == batch:
-        tensors = [x.expand(*batch, -1) for x in tensors]  # type: ignore[union-attr]
-    rows = torch.cat(tensors, -1).numpy().reshape(-1, 3 * (k + m))  # type: ignore[arg-type]
-    sides = rows.T.astype(np.float64, order="C").reshape(3, k + m, len(rows))
-    of_p, of_q = sides[0, :k], sides[0, k:]
-    p_total, q_total = _sum(of_p), _sum(of_q)
-    of_p /= p_total
-    of_q /= q_total
-    return sides, p_total, q_total
+        tensors = tuple(x.expand(*batch, k) for x in tensors)  # type: ignore
+    rows = torch.cat(tensors, -1).numpy().reshape(-1, 6 * k)  # type: ignore[arg-type]
+    sides = np.array(rows.T, np.float64, order="C").reshape(3, 2, k, len(rows))
+    weights = sides[0]
+    totals = _sum(weights, 1, keepdims=True)
+    weights /= totals
+    return sides, totals
 
 
-def _pairs(sides: np.ndarray) -> np.ndarray:
-    """Return A, E and `H / sqrt(pi)` of all pairs, `(3, n, n, B)`."""
-    _, means, scales = sides
-    terms = np.empty((3, len(means), *means.shape))
-    a, e, h = terms
+def _pairs(chain: np.ndarray) -> np.ndarray:
+    """Return A, E and `H / sqrt(pi)` of all pairs of each link of the chain, `(3, links, k, k, B)`."""
+    means, scales = chain[1], chain[2]
+    sides, k, batch = means.shape
+    terms = np.empty((3, sides - 1, k, k, batch))
+    a, e, h = terms[0], terms[1], terms[2]
     variances = scales * scales
     variances += variances
     variances += _TINY  # see pairs._doubled_variance
-    spread = variances[:, None] + variances
+    spread = variances[:-1, :, None] + variances[1:, None]
     np.sqrt(spread, spread)
-    d = means[:, None] - means
+    d = means[:-1, :, None] - means[1:, None]
     np.divide(d, spread, e)
     np.multiply(e, e, h)
-    np.minimum(h, LARGEST_EXPONENT[torch.float64], out=h)
-    np.negative(h, h)
+    np.minimum(h, _MOST, out=h)
+    np.subtract(_LOG_INV_SQRT_PI, h, h)
     np.exp(h, h)
-    h *= INV_SQRT_PI
-    torch.from_numpy(e).erf_()  # NumPy has none
+    _erf(e.reshape(-1))
     d *= e
     np.multiply(h, spread, a)
     a += d
@@ -100,28 +107,41 @@ def _pairs(sides: np.ndarray) -> np.ndarray:
     return terms
 
 
-def _resolved(value: np.ndarray, scale: np.ndarray, sides: np.ndarray, k: int) -> np.ndarray:
+def _erf(x: np.ndarray) -> None:
+    """Take erf in place, by torch, as NumPy has none; in parts for which MKL starts no threads.
+
+    Threads would cost more than they bring here, and milliseconds whenever another process has their core.
+    """
+    for start in range(0, x.size, _UNTHREADED):
+        torch.from_numpy(x[start : start + _UNTHREADED]).erf_()
+
+
+def _resolved(value: np.ndarray, scale: np.ndarray, sides: np.ndarray) -> np.ndarray:
     """Compute small elements anew, see `resolve`, where there are some."""
     if not (value < 2 * THRESHOLD[torch.float64] * scale).any():
         return value
-    both = torch.from_numpy(sides)
-    return resolve(torch.from_numpy(value), torch.from_numpy(scale), both[:, :k], both[:, k:], None).numpy()
+    p, q = torch.from_numpy(sides).unbind(1)
+    return resolve(torch.from_numpy(value), torch.from_numpy(scale), p, q, None).numpy()
 
 
 def _gradients(
-    weighted: np.ndarray,
-    potential: np.ndarray,
-    mean: np.ndarray,
+    side: np.ndarray,
     total: np.ndarray,
-    scales: np.ndarray,
-    dtype: type,
+    sums: np.ndarray,
+    mean: np.ndarray,
     batch: torch.Size,
+    dtype: type,
+    share: float | None,
 ) -> Tensor:
-    """Turn weighted pair sums, in place, into gradients for weights, means and scales, `(3, *batch, k)` (eq. 8)."""
-    of_weights, _, of_scales = weighted
-    np.subtract(potential, mean, of_weights)
-    of_weights /= total
-    of_scales *= scales
-    of_scales *= 2
-    rows = weighted.transpose(0, 2, 1).astype(dtype, order="C")
-    return torch.from_numpy(rows.reshape(3, *batch, weighted.shape[1]))
+    """Turn the difference of pair sums into gradients for weights, means and scales, `(3, *batch, k)` (eq. 8)."""
+    weights = side[0]
+    potential, curve = sums[0], sums[2]
+    potential -= mean
+    potential /= total
+    sums[1:] *= weights
+    curve *= side[2]
+    curve += curve
+    _, k, b = sums.shape
+    out: np.ndarray = np.empty((3, b, k), dtype)
+    np.multiply(sums, 1.0 if share is None else share, out.transpose(0, 2, 1), casting="same_kind")
+    return torch.from_numpy(out.reshape(3, *batch, k))
