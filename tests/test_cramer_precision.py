@@ -141,3 +141,25 @@ def test_no_jump_where_methods_switch(dtype: torch.dtype, tolerance: float) -> N
     for i in near:
         element = NormalMixture(q.weights[i], q.means[i], q.scales[i])
         assert loss[i].item() == pytest.approx(oracle.cramer(p, element), rel=tolerance)
+
+
+def test_compiled_float32_in_large_batches_is_right_to_1e3() -> None:
+    """The compiled formula has its own float32 sums; small values are computed anew as in eager mode."""
+    p = oracle.random_mixture(3000, 4, seed=17, dtype=torch.float32)
+    sizes = torch.logspace(-4.5, 0, 3000, dtype=torch.float64).unsqueeze(-1)
+    g = torch.Generator().manual_seed(18)
+    means = (p.means + sizes * torch.randn(p.means.shape, generator=g)).float()
+
+    def losses(w, m, s, v, n, t):
+        return cramer_loss(NormalMixture(w, m, s), NormalMixture(v, n, t), reduction="none")
+
+    compiled = torch.compile(losses, fullgraph=True, backend="aot_eager")
+    loss = compiled(p.weights, p.means, p.scales, p.weights, means, p.scales)
+    assert (loss >= 0).all()
+    for i in range(0, 3000, 100):
+        a, b = (NormalMixture(p.weights[i], m[i], p.scales[i]) for m in (p.means, means))
+        truth, scale = oracle.parts(a, b)
+        if truth > 1e-10 * scale:
+            assert abs(loss[i].item() / truth - 1) < 1e-3, float(truth / scale)
+    same = compiled(p.weights, p.means, p.scales, p.weights, p.means, p.scales)
+    assert (same == 0).all()

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_broadcast, plain_eager
+from cramix.distance.fused import evaluate_fused
 from cramix.distance.operands import Operand
+from cramix.distance.packing import packed
 from cramix.distance.pairs import INV_SQRT_PI, SMALL, all_sums
 from cramix.distance.reduction import Share
 from cramix.distance.resolve import resolve
@@ -45,8 +47,10 @@ def evaluate(
         return Evaluation(*evaluate_small(p, q, batch, grad_p, grad_q, each), batch, 1.0 if each is None else each)
     small = p.means.shape[-1] * q.means.shape[-1] * batch.numel() <= SMALL
     working = torch.float64 if small else dtype  # in float64 there is little to resolve, and here it costs nothing
+    if torch.compiler.is_compiling():
+        return Evaluation(*evaluate_fused(p, q, within_q, working, grad_p, grad_q), batch, 1.0)
     with torch.inference_mode() if eager else nullcontext():
-        p_side, q_side, p_total, q_total = _packed(batch, working, p, q)
+        p_side, q_side, p_total, q_total = packed(batch, working, p, q)
         sums = all_sums(p_side, q_side, at_p=grad_p, at_q=grad_q)
         if sums.within_q is not None:
             within = sums.within_p + sums.within_q
@@ -70,31 +74,6 @@ def evaluate(
         if known is not None:
             known.mul_(each)
     return Evaluation(losses.sum() * each, at_p, at_q, batch, each)
-
-
-def _packed(batch: torch.Size, dtype: torch.dtype, p: Operand, q: Operand) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Lay out both sides component-major (see `pairs`), with weights divided by their sums, `(B,)`, which come last."""
-    if q.scales is not None and p.means.shape == q.means.shape:
-        (p_side, q_side), (p_total, q_total) = _pack(batch, dtype, p, q)
-    else:
-        (p_side,), (p_total,) = _pack(batch, dtype, p)
-        (q_side,), (q_total,) = _pack(batch, dtype, q)
-    return p_side, q_side, p_total, q_total
-
-
-def _pack(batch: torch.Size, dtype: torch.dtype, *sides: Operand) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Lay out sides of one shape in one go, each `(3 or 2, k, B)`, or `(., k, 1)` where it serves the whole batch."""
-    like = sides[0].means
-    k = like.shape[-1]
-    shape = (1, k) if like.shape[:-1].numel() == 1 else (*batch, k)
-    present = [x for same in zip(*sides, strict=True) for x in same if x is not None]
-    tensors = [x if x.shape == shape else x.reshape(shape) if shape == (1, k) else x.expand(shape) for x in present]
-    rows = torch.cat(tensors, -1).view(-1, len(tensors) // len(sides), len(sides), k)
-    packed = rows.permute(1, 2, 3, 0).to(dtype, memory_format=torch.contiguous_format, copy=True)
-    weights = packed[0]
-    total = weights.sum(1, keepdim=True)
-    weights.div_(total)
-    return packed.unbind(1), total.squeeze(1).unbind()
 
 
 def _to_gradients(side: Tensor, total: Tensor, sums: Tensor) -> None:

@@ -89,7 +89,7 @@ def pair_sums(at: Tensor, of: Tensor, *, derivatives: bool = False) -> Tensor:
         `sum_j w_j A_ij`, shape `(1, n, B)`; with `derivatives` also the sums of E and H, shape `(3, n, B)`.
     """
     n, m, batch = at.shape[1], of.shape[1], _batch(at, of)
-    if torch.compiler.is_compiling() or n * m * batch <= SMALL:
+    if n * m * batch <= SMALL:
         return _block_sums(at, of, derivatives, None)
     work = _scratch(at, n * m * batch)
     if n * m * batch <= BLOCK:
@@ -107,12 +107,9 @@ def _block_sums(at: Tensor, of: Tensor, derivatives: bool, work: Tensor | None) 
     """Sum one block of pairs, `(*, n, m, B)`, in the four arrays of `work` if given."""
     _, means, *scales = at.unsqueeze(-2).unbind()
     weights, of_means, *of_scales = of.unsqueeze(-3).unbind()
-    if torch.compiler.is_compiling():
-        a = e = h = r = None  # the compiler fuses the steps and needs no arrays to write to
-    else:
-        shape = *at.shape[1:-1], of.shape[-2], _batch(at, of)
-        work = at.new_empty(4, *shape) if work is None else work[:, : math.prod(shape)].view(4, *shape)
-        a, e, h, r = work.unbind()
+    shape = *at.shape[1:-1], of.shape[-2], _batch(at, of)
+    work = at.new_empty(4, *shape) if work is None else work[:, : math.prod(shape)].view(4, *shape)
+    a, e, h, r = work.unbind()
     variances = [_doubled_variance(x) for x in scales + of_scales]
     r = (torch.add(*variances, out=r) if len(variances) == 2 else variances[0]).rsqrt_()
     d = torch.sub(means, of_means, out=a)
@@ -124,7 +121,7 @@ def _block_sums(at: Tensor, of: Tensor, derivatives: bool, work: Tensor | None) 
     a = d.mul_(e).addcdiv_(h, r, value=INV_SQRT_PI)
     if derivatives:
         h.mul_(r)
-    terms = (torch.stack((a, e, h)) if work is None else work)[: 3 if derivatives else 1]
+    terms = work[: 3 if derivatives else 1]
     return terms.mul_(weights).sum(-2)
 
 

@@ -38,8 +38,6 @@ def resolve(value: Tensor, scale: Tensor, p: Tensor, q: Tensor, within_q: Tensor
         q: the other side.
         within_q: half of `E|Y - Y'|` in float64, `(B,)` or `(1,)`, if q is atoms.
     """
-    if torch.compiler.is_compiling():
-        return _resolve_op(value, scale, p, q, within_q)
     limit = THRESHOLD[value.dtype] * scale
     small = value < 2 * limit
     if not small.any():
@@ -151,14 +149,3 @@ def _normalized(side: Tensor) -> Tensor:
 def _select(x: Tensor, index: Tensor) -> Tensor:
     """Keep batch elements; what the whole batch shares stays."""
     return x if x.shape[-1] == 1 else x[..., index]
-
-
-@torch.library.custom_op("cramix::resolve", mutates_args=())
-def _resolve_op(value: Tensor, scale: Tensor, p: Tensor, q: Tensor, within_q: Tensor | None) -> Tensor:
-    """Hide from the compiler that what is computed depends on the data."""
-    return resolve(value, scale, p, q, within_q).clone()
-
-
-@_resolve_op.register_fake
-def _(value: Tensor, scale: Tensor, p: Tensor, q: Tensor, within_q: Tensor | None) -> Tensor:
-    return torch.empty_like(value)
