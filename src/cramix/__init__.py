@@ -3,7 +3,13 @@
 from cramix import directions
 from cramix.distance.cramer import cramer_distance
 from cramix.distance.lp import lp_distance
-from cramix.loss import CramerLoss, cramer_loss, crps, density_l2_loss
+from cramix.distance.spherical import spherical_cramer_squared
+from cramix.loss import (
+    CramerLoss,
+    cramer_loss,
+    crps,
+    density_l2_loss,
+)
 from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
 
 __version__ = "0.1.0"
@@ -23,4 +29,5 @@ __all__ = [
     "density_l2_loss",
     "directions",
     "lp_distance",
+    "spherical_cramer_squared",
 ]
