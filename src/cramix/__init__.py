@@ -7,6 +7,7 @@ from cramix.distance.spherical import spherical_cramer_squared
 from cramix.loss import (
     CramerLoss,
     cramer_loss,
+    cramer_wold_loss,
     crps,
     density_l2_loss,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "Tied",
     "cramer_distance",
     "cramer_loss",
+    "cramer_wold_loss",
     "crps",
     "density_l2_loss",
     "directions",

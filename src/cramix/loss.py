@@ -6,8 +6,9 @@ from torch import Tensor, nn
 
 from cramix.checks import check_broadcast, check_floating
 from cramix.distance.cramer import cramer_squared
+from cramix.distance.cramer_wold import cramer_wold_squared
 from cramix.distance.density import density_l2_squared
-from cramix.mixture import NormalMixture
+from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 _REDUCTIONS = {"none": lambda x: x, "mean": lambda x: x.mean(), "sum": lambda x: x.sum()}
 
@@ -53,8 +54,12 @@ def crps(p: NormalMixture, y: Tensor, reduction: str = "none") -> Tensor:
     return reduce(cramer_squared(p, NormalMixture.from_samples(y.unsqueeze(-1), name="y")), reduction)
 
 
-def density_l2_loss(p: NormalMixture, q: NormalMixture, reduction: str = "mean") -> Tensor:
-    """Return the squared L2 distance of the densities, `integral (f - g)^2 dx` (docs/math.md, eq. 15)."""
+def density_l2_loss(
+    p: NormalMixture | MultivariateNormalMixture,
+    q: NormalMixture | MultivariateNormalMixture,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return the squared L2 distance of the densities, `integral (f - g)^2 dx` (math.md, eq. 15; others.md, O13)."""
     return reduce(density_l2_squared(p, q), reduction)
 
 
@@ -87,3 +92,16 @@ def _check_reduction(reduction: str) -> None:
         raise ValueError(
             f'reduction must be "none", "mean" or "sum"; got {reduction!r}. Use "none" for one loss an element.'
         )
+
+
+def cramer_wold_loss(
+    p: MultivariateNormalMixture | Tensor,
+    q: MultivariateNormalMixture | Tensor,
+    bandwidth: float | Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return the squared Cramér-Wold distance of spherical mixtures and points (docs/others.md, eq. O11).
+
+    By default the bandwidth, a variance, follows Silverman's rule for the points, as in CWAE.
+    """
+    return reduce(cramer_wold_squared(p, q, bandwidth), reduction)
