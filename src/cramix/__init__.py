@@ -2,6 +2,7 @@
 
 from cramix import directions
 from cramix.distance.cramer import cramer_distance
+from cramix.distance.likelihood import kl_divergence
 from cramix.distance.lp import lp_distance
 from cramix.distance.spherical import spherical_cramer_squared
 from cramix.loss import (
@@ -10,6 +11,7 @@ from cramix.loss import (
     cramer_wold_loss,
     crps,
     density_l2_loss,
+    negative_log_likelihood_loss,
 )
 from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
 
@@ -30,6 +32,8 @@ __all__ = [
     "crps",
     "density_l2_loss",
     "directions",
+    "kl_divergence",
     "lp_distance",
+    "negative_log_likelihood_loss",
     "spherical_cramer_squared",
 ]

@@ -8,6 +8,7 @@ from cramix.checks import check_broadcast, check_floating
 from cramix.distance.cramer import cramer_squared
 from cramix.distance.cramer_wold import cramer_wold_squared
 from cramix.distance.density import density_l2_squared
+from cramix.distance.likelihood import negative_log_likelihood
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 _REDUCTIONS = {"none": lambda x: x, "mean": lambda x: x.mean(), "sum": lambda x: x.sum()}
@@ -105,3 +106,17 @@ def cramer_wold_loss(
     By default the bandwidth, a variance, follows Silverman's rule for the points, as in CWAE.
     """
     return reduce(cramer_wold_squared(p, q, bandwidth), reduction)
+
+
+def negative_log_likelihood_loss(
+    p: NormalMixture | MultivariateNormalMixture, x: Tensor, weights: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """Return the negative log likelihood of samples, a mean over them (docs/others.md, eq. O14).
+
+    Args:
+        p: mixture with batch shape `(*batch)`.
+        x: samples `(*batch, n)`, of a multivariate mixture `(*batch, n, d)`.
+        weights: `(*batch, n)`, of any positive sum.
+        reduction: "none", "mean" or "sum" over the batch.
+    """
+    return reduce(negative_log_likelihood(p, x, weights), reduction)
