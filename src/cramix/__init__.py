@@ -5,6 +5,7 @@ from cramix.distance.cramer import cramer_distance
 from cramix.distance.likelihood import kl_divergence
 from cramix.distance.lp import lp_distance
 from cramix.distance.spherical import spherical_cramer_squared
+from cramix.distance.wasserstein import sliced_wasserstein, wasserstein
 from cramix.loss import (
     CramerLoss,
     cramer_loss,
@@ -12,6 +13,7 @@ from cramix.loss import (
     crps,
     density_l2_loss,
     negative_log_likelihood_loss,
+    sliced_wasserstein_loss,
 )
 from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
 
@@ -35,5 +37,8 @@ __all__ = [
     "kl_divergence",
     "lp_distance",
     "negative_log_likelihood_loss",
+    "sliced_wasserstein",
+    "sliced_wasserstein_loss",
     "spherical_cramer_squared",
+    "wasserstein",
 ]

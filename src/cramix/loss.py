@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from cramix.checks import check_broadcast, check_floating
@@ -9,6 +10,7 @@ from cramix.distance.cramer import cramer_squared
 from cramix.distance.cramer_wold import cramer_wold_squared
 from cramix.distance.density import density_l2_squared
 from cramix.distance.likelihood import negative_log_likelihood
+from cramix.distance.wasserstein import sliced_wasserstein_power
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 _REDUCTIONS = {"none": lambda x: x, "mean": lambda x: x.mean(), "sum": lambda x: x.sum()}
@@ -106,6 +108,18 @@ def cramer_wold_loss(
     By default the bandwidth, a variance, follows Silverman's rule for the points, as in CWAE.
     """
     return reduce(cramer_wold_squared(p, q, bandwidth), reduction)
+
+
+def sliced_wasserstein_loss(
+    p: MultivariateNormalMixture | Tensor,
+    q: MultivariateNormalMixture | Tensor,
+    order: int = 2,
+    directions: int | Tensor = 64,
+    generator: torch.Generator | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return the mean over directions of `W_r^r`, the distance before its root is taken (docs/others.md, eq. O22)."""
+    return reduce(sliced_wasserstein_power(p, q, order, directions, generator), reduction)
 
 
 def negative_log_likelihood_loss(
