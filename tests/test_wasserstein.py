@@ -269,6 +269,12 @@ def test_components_far_apart(gap: float) -> None:
     assert wasserstein(p, third).item() == pytest.approx(math.sqrt(brute(p, third)), rel=1e-9)
 
 
+def test_a_mean_that_both_share_costs_no_digits() -> None:
+    p, q = mixture([0.5, 0.5], [0.0, 5.0], [1.0, 1.0]), mixture([0.25, 0.75], [-2.0, 0.0], [1.0, 3.0])
+    far = wasserstein(p.affine(2.0**30, 1.0), q.affine(2.0**30, 1.0))
+    assert far.item() == pytest.approx(wasserstein(p, q).item(), rel=1e-13)
+
+
 def test_near_coincidence() -> None:
     """Close mixtures: a shift is a shift, however small, and to itself the distance is 0."""
     p = oracle.random_mixture(3, seed=7)
