@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.integrate
@@ -10,7 +11,18 @@ import scipy.stats
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from cramix import NormalMixture, cramer_distance, density_l2_loss, lp_distance
+from cramix import (
+    Diagonal,
+    Factor,
+    Full,
+    MultivariateNormalMixture,
+    NormalMixture,
+    Spherical,
+    Tied,
+    cramer_distance,
+    density_l2_loss,
+    lp_distance,
+)
 from cramix.distance.density import density_l2_squared
 from tests import oracle
 
@@ -136,3 +148,127 @@ def test_density_l2_gradients_batches_and_zero() -> None:
     assert gradgradcheck(of, (w, m, s))
     assert density_l2_loss(q, q).item() == 0
     assert density_l2_loss(NormalMixture(w, m, s), q, "none").shape == (2,)
+
+
+def spread_mixture(kind: str, k: int, dim: int, seed: int) -> MultivariateNormalMixture:
+    g = torch.Generator().manual_seed(seed)
+    weights = torch.randn(k, generator=g, dtype=torch.float64).softmax(-1)
+    means = torch.randn(k, dim, generator=g, dtype=torch.float64)
+    roots = torch.randn(k, dim, dim + 2, generator=g, dtype=torch.float64)
+    full = roots @ roots.mT / dim
+    variances = full.diagonal(dim1=-2, dim2=-1)
+    kinds = {
+        "full": lambda: Full(full),
+        "tied": lambda: Tied(full[0]),
+        "diagonal": lambda: Diagonal(variances),
+        "spherical": lambda: Spherical(variances[:, 0]),
+        "factor": lambda: Factor(roots.mT),
+    }
+    return MultivariateNormalMixture(weights, means, kinds[kind]())
+
+
+KINDS = ["full", "tied", "diagonal", "spherical", "factor"]
+
+
+@pytest.mark.parametrize(("a", "b"), [*zip(KINDS, KINDS, strict=True), ("full", "diagonal"), ("spherical", "diagonal")])
+def test_density_l2_of_any_kind_in_the_plane_is_the_integral(a: str, b: str) -> None:
+    p, q = spread_mixture(a, 3, 2, seed=0), spread_mixture(b, 2, 2, seed=1)
+    axis = torch.linspace(-20, 20, 801, dtype=torch.float64)  # for entire functions a trapezoid rule is as good as any
+    grid = torch.cartesian_prod(axis, axis)
+    integral = (p.log_prob(grid).exp() - q.log_prob(grid).exp()).square().sum().item() * 0.05**2
+    assert density_l2_squared(p, q).item() == pytest.approx(integral, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_density_l2_of_any_kind_is_that_of_its_matrices(kind: str) -> None:
+    """All kinds agree with scipy's normal densities at the differences of the means, pair by pair."""
+    p, q = spread_mixture(kind, 3, 4, seed=2), spread_mixture(kind, 2, 4, seed=3)
+
+    def overlap(a: MultivariateNormalMixture, b: MultivariateNormalMixture) -> float:
+        normal = scipy.stats.multivariate_normal
+        return sum(
+            (u * v).item() * normal.pdf(m.numpy(), n.numpy(), (s + t).numpy())
+            for u, m, s in zip(a.weights, a.means, a.covariances, strict=True)
+            for v, n, t in zip(b.weights, b.means, b.covariances, strict=True)
+        )
+
+    expected = overlap(p, p) + overlap(q, q) - 2 * overlap(p, q)
+    assert density_l2_loss(p, q).item() == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_density_l2_in_many_dimensions_gradients(kind: str) -> None:
+    p, q = spread_mixture(kind, 2, 3, seed=4), spread_mixture("full", 2, 3, seed=5)
+    values = p.covariance_kind.values.clone().requires_grad_()
+    w, m = p.weights.clone().requires_grad_(), p.means.clone().requires_grad_()
+
+    def of(w, m, v):
+        v = 0.5 * (v + v.mT) if kind in ("full", "tied") else v
+        return density_l2_squared(MultivariateNormalMixture(w, m, p.covariance_kind.like(v), validate_args=False), q)
+
+    assert gradcheck(of, (w, m, values))
+
+
+def test_density_l2_gradient_in_a_weight_of_zero() -> None:
+    """A component that is not there yet says what it would do."""
+    weights = torch.tensor([1.0, 0.0], dtype=torch.float64, requires_grad=True)
+    p, q = oracle.random_mixture(2, seed=8), oracle.random_mixture(2, seed=9)
+    assert gradcheck(lambda w: density_l2_squared(NormalMixture(w, p.means, p.scales, validate_args=False), q), weights)
+
+
+def test_density_l2_out_of_range() -> None:
+    """In 128 dimensions densities overflow or vanish long before logarithms do."""
+    m = torch.zeros(1, 128, dtype=torch.float64)
+    one = torch.ones(1, dtype=torch.float64)
+
+    def at(place: float, variance: float) -> MultivariateNormalMixture:
+        return MultivariateNormalMixture(one, m + place, Spherical(one * variance))
+
+    for variance in (1e-3, 1.0, 10.0):
+        with mpmath.workdps(30):
+            v = mpmath.mpf(variance)
+            unit = (4 * mpmath.pi * v) ** -64
+            expected = float(2 * unit * (1 - mpmath.exp(-128 * v * mpmath.mpf("0.01") / (4 * v))))
+        shift = 0.1 * variance**0.5
+        assert density_l2_squared(at(0, variance), at(shift, variance)).item() == pytest.approx(
+            expected, rel=1e-10, abs=0
+        )
+    assert density_l2_squared(at(0, 1e-9), at(0.1, 1e-9)).item() == float("inf")
+    assert density_l2_squared(at(0, 1e-9), at(0, 1e-9)).item() == 0
+    # A component that is not there, however narrow, changes nothing.
+    empty = MultivariateNormalMixture(
+        torch.tensor([1.0, 0.0]).double(), m.expand(2, 128), Spherical(torch.tensor([1.0, 1e-20]).double())
+    )
+    assert density_l2_squared(empty, at(0.1, 1)).item() == pytest.approx(
+        density_l2_squared(at(0, 1), at(0.1, 1)).item(), rel=1e-12, abs=0
+    )
+
+
+def test_density_l2_dtypes_and_batches() -> None:
+    p, q = spread_mixture("full", 3, 2, seed=6), spread_mixture("tied", 2, 2, seed=7)
+    single = MultivariateNormalMixture(p.weights.float(), p.means.float(), Full(p.covariance_kind.values.float()))
+    other = MultivariateNormalMixture(q.weights.float(), q.means.float(), Tied(q.covariance_kind.values.float()))
+    loss = density_l2_squared(single, other)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(density_l2_squared(p, q).item(), rel=1e-5)
+    many = MultivariateNormalMixture(
+        p.weights, p.means + torch.arange(4.0).view(4, 1, 1, 1).double(), p.covariance_kind
+    )
+    moved = MultivariateNormalMixture(p.weights, p.means + 2, p.covariance_kind)
+    assert density_l2_squared(many, q.expand((5,))).shape == (4, 5)
+    assert density_l2_squared(many, q)[2, 0].item() == pytest.approx(density_l2_squared(moved, q).item(), rel=1e-12)
+
+
+def test_density_l2_bad_input() -> None:
+    p, line = spread_mixture("full", 2, 2, seed=8), oracle.random_mixture(2, seed=9)
+    with pytest.raises(ValueError, match=r"p and q must live in one space; got event shapes \(2,\) and \(\)"):
+        density_l2_squared(p, line)
+    with pytest.raises(ValueError, match=r"p and q must live in one space; got event shapes \(2,\) and \(3,\)"):
+        density_l2_squared(p, spread_mixture("full", 2, 3, seed=8))
+    with pytest.raises(ValueError, match="q must be a mixture; got Tensor"):
+        density_l2_squared(p, p.means)
+    with pytest.raises(ValueError, match=r"covariances must be positive definite .*; got a variance of 0"):
+        density_l2_squared(p, MultivariateNormalMixture.from_samples(p.means))
+    flat = MultivariateNormalMixture(p.weights, p.means, torch.zeros(2, 2, 2, dtype=torch.float64))
+    with pytest.raises(ValueError, match="covariances must be positive definite here; got"):
+        density_l2_squared(flat, p)

@@ -9,9 +9,12 @@ from torch import Tensor, nn
 
 from cramix.checks import check_broadcast, check_floating
 from cramix.distance.cramer import total_cramer
+from cramix.distance.cramer_wold import cramer_wold_squared
 from cramix.distance.density import density_l2_squared
+from cramix.distance.likelihood import negative_log_likelihood
 from cramix.distance.reduction import Share, total
 from cramix.distance.sliced import sliced_cramer_squared
+from cramix.distance.wasserstein import sliced_wasserstein_power
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 _SHARES: dict[str, Share | None] = {"none": None, "mean": lambda n: 1 / n if n else math.nan, "sum": lambda n: 1.0}
@@ -92,9 +95,52 @@ def sliced_cramer_loss(
     return reduce(losses, reduction)
 
 
-def density_l2_loss(p: NormalMixture, q: NormalMixture, reduction: str = "mean") -> Tensor:
-    """Return the squared L2 distance of the densities, `integral (f - g)^2 dx` (docs/math.md, eq. 15)."""
+def density_l2_loss(
+    p: NormalMixture | MultivariateNormalMixture,
+    q: NormalMixture | MultivariateNormalMixture,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return the squared L2 distance of the densities, `integral (f - g)^2 dx` (math.md, eq. 15; others.md, O13)."""
     return reduce(density_l2_squared(p, q), reduction)
+
+
+def cramer_wold_loss(
+    p: MultivariateNormalMixture | Tensor,
+    q: MultivariateNormalMixture | Tensor,
+    bandwidth: float | Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return the squared Cramér-Wold distance of spherical mixtures and points (docs/others.md, eq. O11).
+
+    By default the bandwidth, a variance, follows Silverman's rule for the points, as in CWAE.
+    """
+    return reduce(cramer_wold_squared(p, q, bandwidth), reduction)
+
+
+def sliced_wasserstein_loss(
+    p: MultivariateNormalMixture | Tensor,
+    q: MultivariateNormalMixture | Tensor,
+    order: int = 2,
+    directions: int | Tensor = 64,
+    generator: torch.Generator | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Return the mean over directions of `W_r^r`, the distance before its root is taken (docs/others.md, eq. O22)."""
+    return reduce(sliced_wasserstein_power(p, q, order, directions, generator), reduction)
+
+
+def negative_log_likelihood_loss(
+    p: NormalMixture | MultivariateNormalMixture, x: Tensor, weights: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """Return the negative log likelihood of samples, a mean over them (docs/others.md, eq. O14).
+
+    Args:
+        p: mixture with batch shape `(*batch)`.
+        x: samples `(*batch, n)`, of a multivariate mixture `(*batch, n, d)`.
+        weights: `(*batch, n)`, of any positive sum.
+        reduction: "none", "mean" or "sum" over the batch.
+    """
+    return reduce(negative_log_likelihood(p, x, weights), reduction)
 
 
 class CramerLoss(nn.Module):

@@ -1,37 +1,85 @@
-"""The squared L2 distance of densities, Jensen-Tsallis in Choi et al. 2019 (docs/math.md, eq. 15)."""
+"""The squared L2 distance of densities, Jensen-Tsallis in Choi et al. 2019.
+
+Univariate in docs/math.md, eq. 15, of any dimension in docs/others.md, eq. O13.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from cramix.distance.operands import Operand, operands
-from cramix.mixture import NormalMixture
+from cramix.checks import check_broadcast, check_floating
+from cramix.mixture import Covariance, Diagonal, Full, MultivariateNormalMixture, NormalMixture, Spherical
+
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
-def density_l2_squared(p: NormalMixture, q: NormalMixture) -> Tensor:
+class _Side(NamedTuple):
+    weights: Tensor  # (*batch, k)
+    means: Tensor  # (*batch, k, d)
+    covariances: Covariance
+
+
+def density_l2_squared(
+    p: NormalMixture | MultivariateNormalMixture, q: NormalMixture | MultivariateNormalMixture
+) -> Tensor:
     """Return `integral (f - g)^2 dx` in closed form, `(*batch)`; a ValueError for atoms, which have no density.
+
+    Both are univariate or both multivariate. A density in many dimensions may be as large as `(2 pi s^2)^(-d/2)`: what
+    leaves the range of the dtype is infinite, never NaN.
 
     Example:
         >>> p = NormalMixture(torch.tensor([1.0]), torch.tensor([0.0]), torch.tensor([1.0]))
         >>> density_l2_squared(p, p.affine(1.0, 1.0))
         tensor(0.1248)
     """
-    for name, side in (("p", p), ("q", q)):
-        if not isinstance(side, NormalMixture):
-            raise ValueError(f"{name} must be a NormalMixture; got {type(side).__name__}. Samples have no density.")
+    a, b = _side("p", p), _side("q", q)
+    check_floating(p=p.means, q=q.means)
+    if p.event_shape != q.event_shape:
+        raise ValueError(
+            f"p and q must live in one space; got event shapes {tuple(p.event_shape)} and {tuple(q.event_shape)}. "
+            "See marginal and affine."
+        )
+    check_broadcast("Batch shapes come before components.", p=p.batch_shape, q=q.batch_shape)
+    pairs = [_overlaps(*sides) for sides in ((a, b), (a, a), (b, b))]
+    # In units of the largest density, lest two infinities are subtracted.
+    largest = [torch.where(weights > 0, logs, -torch.inf).detach().amax((-1, -2)) for weights, logs in pairs]
+    unit = torch.stack(torch.broadcast_tensors(*largest)).amax(0)
+    cross, within_p, within_q = (_sum(weights, logs - unit[..., None, None]) for weights, logs in pairs)
+    squared = (within_p + within_q - 2 * cross).clamp_min(0)
+    size = torch.where(squared > 0, unit, 0).exp()  # nothing, times infinity, shall be nothing
+    return (squared * size).to(torch.promote_types(p.means.dtype, torch.float32))
+
+
+def _side(name: str, side: NormalMixture | MultivariateNormalMixture) -> _Side:
+    if isinstance(side, NormalMixture):
         side.refuse_atoms("the L2 distance of densities")
-    a, b, dtype = operands(p, q)
-    cross, within_p, within_q = _overlap(a, b), _overlap(a, a), _overlap(b, b)
-    return (within_p + within_q - 2 * cross).clamp_min(0).to(dtype)
+        covariances: Covariance = Spherical(side.scales.double().square())
+        return _Side(side.weights.double(), side.means.double().unsqueeze(-1), covariances)
+    if isinstance(side, MultivariateNormalMixture):
+        side.refuse_points("the L2 distance of densities")
+        kind = side.covariance_kind
+        return _Side(side.weights.double(), side.means.double(), kind.like(kind.values.double()))
+    raise ValueError(f"{name} must be a mixture; got {type(side).__name__}. Samples have no density.")
 
 
-def _overlap(p: Operand, q: Operand) -> Tensor:
-    """Return `integral f g dx = sum_ij p_i q_j N(mu_i - nu_j; 0, s_i^2 + t_j^2)`, in float64."""
-    weights = p.weights.double().unsqueeze(-1) * q.weights.double().unsqueeze(-2)
-    assert p.scales is not None and q.scales is not None, "atoms were refused"  # noqa: PT018
-    d = p.means.double().unsqueeze(-1) - q.means.double().unsqueeze(-2)
-    variance = p.scales.double().square().unsqueeze(-1) + q.scales.double().square().unsqueeze(-2)
-    return (weights * torch.exp(-0.5 * d.square() / variance) * (2 * math.pi * variance).rsqrt()).sum((-1, -2))
+def _overlaps(p: _Side, q: _Side) -> tuple[Tensor, Tensor]:
+    """Return `p_i q_j` and `log N(mu_i - nu_j; 0, S_i + T_j)` for all pairs, `(*batch, k, l)`, in float64."""
+    offset = p.means.unsqueeze(-2) - q.means.unsqueeze(-3)
+    dim = offset.shape[-1]
+    total: Covariance
+    if p.covariances.axis_aligned and q.covariances.axis_aligned:
+        total = Diagonal(p.covariances.spread().unsqueeze(-2) + q.covariances.spread().unsqueeze(-3))
+    else:
+        total = Full(p.covariances.matrices(dim).unsqueeze(-3) + q.covariances.matrices(dim).unsqueeze(-4))
+    z, log_diagonal = total.whiten(offset)
+    log_density = -0.5 * z.square().sum(-1) - log_diagonal.sum(-1) - dim * _LOG_SQRT_2PI
+    return p.weights.unsqueeze(-1) * q.weights.unsqueeze(-2), log_density
+
+
+def _sum(weights: Tensor, logs: Tensor) -> Tensor:
+    """Return the sum over pairs; only a pair of weight 0 can be out of range, and must not make the sum NaN."""
+    return (weights * logs.clamp_max(700).exp()).sum((-1, -2))
