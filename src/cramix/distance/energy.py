@@ -34,7 +34,7 @@ def energy_distance(
         if not target_term:
             own = torch.zeros(1, dtype=torch.float64, device=q.means.device)
         elif not moving:
-            own = _own_energy(q)
+            own = _own_energy(q).expand(batch).reshape(-1)
     p_tensors, q_tensors = _tensors(p, q, batch), _tensors(q, p, batch)
     value = _Energy.apply(tolerance, own, len(p_tensors), *p_tensors, *q_tensors)
     return (value.clamp_min(0) if target_term else value).reshape(batch)
@@ -88,7 +88,7 @@ def _tensors(side: MultivariateNormalMixture, other: MultivariateNormalMixture, 
 
 
 def _own_energy(points: MultivariateNormalMixture) -> Tensor:
-    """Return `1/2 E|Y - Y'|` of points that need no gradient, `(B or 1,)`, from memory if they were met before.
+    """Return `1/2 E|Y - Y'|` of points that need no gradient, `(*batch)`, from memory if they were met before.
 
     It is a sum over all pairs of points, and the same in every step of a fit.
     """
@@ -97,7 +97,8 @@ def _own_energy(points: MultivariateNormalMixture) -> Tensor:
     known = _known.get(points.means)
     if known is not None and known[0] == version and torch.equal(known[1], weights):
         return known[2]
-    value = points_energy(Points(weights.reshape(-1, weights.shape[-1]), places.reshape(-1, *places.shape[-2:])))
+    flat = Points(weights.reshape(-1, weights.shape[-1]), places.reshape(-1, *places.shape[-2:]))
+    value = points_energy(flat).view(points.batch_shape)
     if version is not None:
         _known[points.means] = version, weights.clone(), value
     return value
