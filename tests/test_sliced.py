@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from cramix import sliced_cramer_loss
-from tests.sliced_oracle import randn, random_mixture
+from cramix import MultivariateNormalMixture, sliced_cramer_loss
+from tests.sliced_oracle import factor_of, randn, random_mixture
 
 
 def test_batches_of_points_and_of_mixtures_broadcast() -> None:
@@ -20,3 +21,13 @@ def test_batches_of_points_and_of_mixtures_broadcast() -> None:
     for i in range(3):
         alone = sliced_cramer_loss(random_mixture(2, 3, seed=4), y[i], reduction="none")
         torch.testing.assert_close(together[:, i], alone[:, i])
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_without_the_target_term_the_own_energy_of_the_points_is_left_out(d: int) -> None:
+    p, x, w = random_mixture(d=d, seed=5), randn(40, d, seed=6), randn(40, seed=7).exp()
+    w = w / w.sum()
+    own = 0.5 * torch.einsum("i,ij,j->", w, torch.cdist(x, x), w)
+    q = MultivariateNormalMixture.from_samples(x, w)
+    without = sliced_cramer_loss(p, q, target_term=False)
+    assert without.item() - factor_of(d) * own.item() == pytest.approx(sliced_cramer_loss(p, q).item(), abs=3e-7)

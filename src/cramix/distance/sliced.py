@@ -58,7 +58,7 @@ def sliced_cramer_squared(
     _check_options(p, q, directions, normalization, tolerance, target_term)
     dtype = torch.promote_types(p.means.dtype, torch.float32)
     p, q = p.to(dtype), q.to(dtype)
-    if isinstance(directions, str) and p.dim == 1:
+    if isinstance(directions, str) and p.dim == 1 and target_term:
         directions = p.means.new_ones(1, 1)  # the sphere is two opposite points
     with torch.autocast(p.means.device.type, enabled=False):
         if isinstance(directions, str):
