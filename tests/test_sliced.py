@@ -31,3 +31,12 @@ def test_without_the_target_term_the_own_energy_of_the_points_is_left_out(d: int
     q = MultivariateNormalMixture.from_samples(x, w)
     without = sliced_cramer_loss(p, q, target_term=False)
     assert without.item() - factor_of(d) * own.item() == pytest.approx(sliced_cramer_loss(p, q).item(), abs=3e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("length", [1e-30, 1e-3, 7.0, 1e30])
+def test_directions_of_any_length(length: float, dtype: torch.dtype) -> None:
+    p, x = random_mixture(d=3, seed=8, dtype=dtype), randn(20, 3, seed=9, dtype=dtype)
+    directions = randn(5, 3, seed=10, dtype=dtype)
+    expected = sliced_cramer_loss(p, x, directions)
+    torch.testing.assert_close(sliced_cramer_loss(p, x, length * directions), expected)

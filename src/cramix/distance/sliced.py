@@ -111,6 +111,9 @@ def _unit_vectors(directions: int | Tensor, p: MultivariateNormalMixture, genera
         like = p.means
         return schemes.random(directions, p.dim, generator=generator, dtype=like.dtype, device=like.device)
     directions = directions.to(p.means.dtype)
+    directions = directions / directions.abs().amax(
+        -1, keepdim=True
+    )  # squares of very long or short ones are no number
     return directions / torch.linalg.vector_norm(directions, dim=-1, keepdim=True)
 
 
