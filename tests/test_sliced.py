@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
 from cramix import MultivariateNormalMixture, sliced_cramer_loss
+from cramix.distance import energy
+from cramix.distance.exact import points_energy
 from tests.sliced_oracle import factor_of, randn, random_mixture
 
 
@@ -40,3 +44,54 @@ def test_directions_of_any_length(length: float, dtype: torch.dtype) -> None:
     directions = randn(5, 3, seed=10, dtype=dtype)
     expected = sliced_cramer_loss(p, x, directions)
     torch.testing.assert_close(sliced_cramer_loss(p, x, length * directions), expected)
+
+
+def _other_data(x: torch.Tensor) -> None:
+    x.data = 3 * randn(*x.shape, seed=12)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda x: x.mul_(3), lambda x: x.data.mul_(3), lambda x: x.numpy().__imul__(3), _other_data],
+    ids=["in place", "through data", "through numpy", "other data"],
+)
+def test_the_own_energy_of_points_is_not_taken_from_memory_after_a_change(change) -> None:
+    p, x = random_mixture(seed=11), randn(30, 2, seed=12)
+    before = sliced_cramer_loss(p, x)
+    change(x)
+    after = sliced_cramer_loss(p, x)
+    assert after != before
+    assert after == sliced_cramer_loss(p, x.clone())
+
+
+def test_the_own_energy_of_points_is_not_taken_from_memory_for_other_weights() -> None:
+    p, x = random_mixture(seed=11), randn(30, 2, seed=12)
+    a, b = (MultivariateNormalMixture.from_samples(x, w) for w in (None, randn(30, seed=13).exp()))
+    values = [sliced_cramer_loss(p, q).item() for q in (a, b, a, b)]
+    copied = MultivariateNormalMixture.from_samples(x.clone(), b.weights)
+    assert values[0] == values[2] != values[1] == values[3] == sliced_cramer_loss(p, copied).item()
+
+
+def test_the_memory_of_own_energies_is_used_and_ends_with_the_points(monkeypatch) -> None:
+    calls = []
+    monkeypatch.setattr(energy, "points_energy", lambda points: calls.append(0) or points_energy(points))
+    p, x = random_mixture(seed=11), randn(30, 2, seed=12)
+    held = len(energy._known)
+    for _ in range(3):
+        sliced_cramer_loss(p, x)
+    assert len(calls) == 1
+    assert len(energy._known) == held + 1
+    del x
+    gc.collect()
+    assert len(energy._known) == held
+
+
+def test_an_own_energy_from_inference_serves_a_training_step() -> None:
+    p, x = random_mixture(seed=11), randn(30, 2, seed=12)
+    with torch.inference_mode():
+        inside = sliced_cramer_loss(p, x)
+    means = p.means.clone().requires_grad_()
+    value = sliced_cramer_loss(MultivariateNormalMixture(p.weights, means, p.covariances), x)
+    value.backward()
+    assert value.item() == pytest.approx(inside.item(), rel=1e-14)
+    assert means.grad.abs().max() > 1e-3

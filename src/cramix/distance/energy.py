@@ -91,15 +91,14 @@ def _tensors(side: MultivariateNormalMixture, other: MultivariateNormalMixture, 
 def _own_energy(points: MultivariateNormalMixture) -> Tensor:
     """Return `1/2 E|Y - Y'|` of points that need no gradient, `(*batch)`, from memory if they were met before.
 
-    It is a sum over all pairs of points, and the same in every step of a fit.
+    It is a sum over all pairs of points, and the same in every step of a fit. The points are compared with a copy:
+    not all ways to change a tensor leave a trace in its version.
     """
     weights, places = points.weights.detach(), points.means.detach()
-    version = None if places.is_inference() else places._version
     known = _known.get(points.means)
-    if known is not None and known[0] == version and torch.equal(known[1], weights):
+    if known is not None and known[0].device == places.device and all(map(torch.equal, known, (places, weights))):
         return known[2]
     flat = Points(weights.reshape(-1, weights.shape[-1]), places.reshape(-1, *places.shape[-2:]))
     value = points_energy(flat).view(points.batch_shape)
-    if version is not None:
-        _known[points.means] = version, weights.clone(), value
+    _known[points.means] = places.clone(), weights.clone(), value
     return value
