@@ -95,3 +95,21 @@ def test_an_own_energy_from_inference_serves_a_training_step() -> None:
     value.backward()
     assert value.item() == pytest.approx(inside.item(), rel=1e-14)
     assert means.grad.abs().max() > 1e-3
+
+
+def test_any_layout_in_memory() -> None:
+    p, x = random_mixture(4, d=3, seed=14), randn(4, 20, 3, seed=15)
+    weights, means, matrices = (
+        t.permute(*reversed(range(t.ndim))).contiguous().permute(*reversed(range(t.ndim)))
+        for t in (p.weights, p.means, p.covariances)
+    )
+    turned = MultivariateNormalMixture(weights, means, matrices)
+    y = x.permute(2, 1, 0).contiguous().permute(2, 1, 0)
+    assert not y.is_contiguous()
+    assert not means.is_contiguous()
+    expected = sliced_cramer_loss(p, x, reduction="none")
+    for a, b in ((turned, x), (p, y), (turned, y), (y, turned)):
+        torch.testing.assert_close(sliced_cramer_loss(a, b, reduction="none"), expected)
+    q = random_mixture(4, d=3, seed=16)
+    torch.testing.assert_close(sliced_cramer_loss(turned, q), sliced_cramer_loss(p, q))
+    torch.testing.assert_close(sliced_cramer_loss(y, x + 1), sliced_cramer_loss(x, x + 1))
