@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import math
 
 import pytest
 import torch
 
-from cramix import MultivariateNormalMixture, sliced_cramer_loss
+from cramix import MultivariateNormalMixture, Spherical, sliced_cramer_loss
 from cramix.distance import energy
 from cramix.distance.exact import points_energy
 from tests.sliced_oracle import factor_of, randn, random_mixture
@@ -113,3 +114,18 @@ def test_any_layout_in_memory() -> None:
     q = random_mixture(4, d=3, seed=16)
     torch.testing.assert_close(sliced_cramer_loss(turned, q), sliced_cramer_loss(p, q))
     torch.testing.assert_close(sliced_cramer_loss(y, x + 1), sliced_cramer_loss(x, x + 1))
+
+
+def test_elements_of_a_batch_with_shared_points_do_not_disturb_each_other() -> None:
+    """One far away, and one without any size: a point on the only point."""
+    p, x = random_mixture(seed=17), randn(9, 2, seed=18)
+    far = MultivariateNormalMixture(p.weights.expand(2, 3), torch.stack((p.means, p.means + 1e9)), p.covariances)
+    values = sliced_cramer_loss(far, x, reduction="none").tolist()
+    assert values[0] == pytest.approx(sliced_cramer_loss(p, x).item(), abs=1e-6)
+    assert values[1] == pytest.approx(1e9 * 2**0.5 * factor_of(2), rel=1e-6)
+    variances = torch.tensor([[0.0], [1e-18]], dtype=torch.float64)
+    zeros = torch.zeros(2, 1, 2, dtype=torch.float64)
+    none = MultivariateNormalMixture(torch.ones(2, 1, dtype=torch.float64), zeros, Spherical(variances))
+    values = sliced_cramer_loss(none, zeros[0], reduction="none").tolist()
+    # E|sZ| - 1/2 E|sqrt(2) sZ| with E|Z| = sqrt(pi / 2) in the plane
+    assert values == pytest.approx([0, factor_of(2) * (math.pi / 2) ** 0.5 * (1 - 0.5**0.5) * 1e-9], abs=1e-15)
