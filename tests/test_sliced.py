@@ -129,3 +129,13 @@ def test_elements_of_a_batch_with_shared_points_do_not_disturb_each_other() -> N
     values = sliced_cramer_loss(none, zeros[0], reduction="none").tolist()
     # E|sZ| - 1/2 E|sqrt(2) sZ| with E|Z| = sqrt(pi / 2) in the plane
     assert values == pytest.approx([0, factor_of(2) * (math.pi / 2) ** 0.5 * (1 - 0.5**0.5) * 1e-9], abs=1e-15)
+
+
+@pytest.mark.parametrize("outlier", [0.0, 1e3, 1e5])
+@pytest.mark.parametrize(("k", "n"), [(3, 100), (10, 2001), (1, 17000)], ids=["small", "blocks", "many points"])
+def test_float32_keeps_one_in_a_million(k: int, n: int, outlier: float) -> None:
+    p, x = random_mixture(k=k, seed=19, dtype=torch.float32), randn(n, 2, seed=20, dtype=torch.float32)
+    x[0] += outlier
+    truth = sliced_cramer_loss(p.to(torch.float64), x.double(), tolerance=1e-11).item()
+    size = x.double().square().sum(-1).mean().sqrt().item()
+    assert sliced_cramer_loss(p, x).item() == pytest.approx(truth, abs=1e-6 * size)

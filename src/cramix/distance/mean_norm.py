@@ -25,7 +25,7 @@ _TINY = 1e-12
 
 
 class Nodes(NamedTuple):
-    """The rule `E|Z| = linear * E|Z|^2 + constant - sum_q weights_q L(t_q)`, in float64."""
+    """The rule `E|Z| = linear * E|Z|^2 + constant + sum_q weights_q (1 - L(t_q))`, in float64."""
 
     t: Tensor  # (B, Q)
     weights: Tensor  # (B, Q)
@@ -56,7 +56,7 @@ def choose_nodes(variances: Tensor, multiplicity: int, radius: Tensor, tolerance
     below = step / math.sqrt(math.pi) / math.expm1(step) * u[:, 0]
     above = weights[:, count - 1] / math.expm1(step)
     u, weights = u[:, :count], weights[:, :count]
-    return Nodes(u.square(), weights, below, weights.sum(-1) + above)
+    return Nodes(u.square(), weights, below, above)
 
 
 def _step(tolerance: float) -> float:
@@ -108,13 +108,11 @@ class Rows:
         t = nodes.t.unsqueeze(-2)  # (E, 1, Q)
         shrink = 1 / (1 + 2 * t * variances.unsqueeze(-1))  # (E, g, Q)
         rates = t * shrink
-        columns = [nodes.weights.unsqueeze(-2)]
-        if derivatives:
-            slope = 2 * rates * columns[0]
-            columns += [slope, slope * rates]
+        slope = 2 * rates * nodes.weights.unsqueeze(-2)
         log_l = _half_log_determinant(2 * t, variances.unsqueeze(-2), multiplicity).neg()
         self.rates, self.at_centre = rates.to(dtype), log_l.to(dtype)  # (E, g, Q), (E, 1, Q)
-        self.columns = torch.cat(columns, -2).mT.to(dtype, memory_format=torch.contiguous_format)  # (E, Q, 1 + 2g)
+        self.weights = nodes.weights.unsqueeze(-1).to(dtype)  # (E, Q, 1)
+        self.columns = torch.cat((slope, slope * rates), -2).mT.to(dtype, memory_format=torch.contiguous_format)
         self.axes = None if axes is None else axes.to(dtype)
         self.variances, self.multiplicity, self.derivatives = variances, multiplicity, derivatives
         flat = (variances.amax(-1) == 0).unsqueeze(-1)
@@ -130,12 +128,11 @@ class Rows:
         length = squares.sum(-1)
         if self.variances.shape[-1] == 1:
             squares = length.unsqueeze(-1)
-        laplace = torch.baddbmm(self.at_centre, squares, self.rates, alpha=-1)
-        laplace.clamp_min_(-_LARGEST_EXPONENT[laplace.dtype]).exp_()
-        sums = laplace @ self.columns
-        value = torch.addcmul(self.constant, self.linear, length) - sums[..., 0]
-        g = self.variances.shape[-1]
-        slope, curve = (sums[..., 1 : 1 + g], sums[..., 1 + g :]) if self.derivatives else (None, None)
+        log_l = torch.baddbmm(self.at_centre, squares, self.rates, alpha=-1)
+        log_l.clamp_min_(-_LARGEST_EXPONENT[log_l.dtype])
+        # Where the weights are large L is close to 1, and L as such would lose the digits of 1 - L.
+        value = torch.addcmul(self.constant, self.linear, length) - (log_l.expm1() @ self.weights).squeeze(-1)
+        slope, curve = (log_l.exp_() @ self.columns).chunk(2, -1) if self.derivatives else (None, None)
         lengths = Lengths(value, turned, squares, slope, curve)
         return lengths if self.flat is None else self._with_norms(lengths, length.sqrt())
 
