@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cramix import MultivariateNormalMixture, sliced_cramer_loss
+from cramix import MultivariateNormalMixture, Spherical, sliced_cramer_loss
 from tests.sliced_oracle import randn, random_mixture
 
 
@@ -17,3 +17,14 @@ def test_an_empty_batch_has_empty_gradients(directions: str | int) -> None:
         value = sliced_cramer_loss(MultivariateNormalMixture(*tensors), q, directions, reduction="sum")
         assert value.item() == 0
         assert [g.shape for g in torch.autograd.grad(value, tensors)] == [t.shape for t in tensors]
+
+
+def test_a_loss_below_zero_by_rounding_keeps_its_gradient() -> None:
+    """Components far narrower than the tolerance on the points: the rule may be off by more than the loss."""
+    x, weights = randn(300, 2, seed=0), torch.full((300,), 1 / 300, dtype=torch.float64)
+    means = (x + 1e-6).requires_grad_()
+    p = MultivariateNormalMixture(weights, means, Spherical(torch.full((300,), 1e-24, dtype=torch.float64)))
+    value = sliced_cramer_loss(p, x, tolerance=1e-5)
+    assert value == 0, "it is above zero, so nothing is tested here"
+    (grad,) = torch.autograd.grad(value, means)
+    assert grad.abs().max() > 1e-8

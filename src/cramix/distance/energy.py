@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -37,27 +39,30 @@ def energy_distance(
         elif not moving:
             own = _own_energy(q).expand(batch).reshape(-1)
     p_tensors, q_tensors = _tensors(p, q, batch), _tensors(q, p, batch)
-    value = _Energy.apply(tolerance, own, len(p_tensors), *p_tensors, *q_tensors)
-    return (value.clamp_min(0) if target_term else value).reshape(batch)
+    least = 0.0 if target_term else -math.inf
+    return _Energy.apply(tolerance, own, least, len(p_tensors), *p_tensors, *q_tensors).reshape(batch)
 
 
 class _Energy(Function):
-    """The distance of two sides, given as flat tensors; the gradients are known when the value is."""
+    """The distance of two sides, given as flat tensors; the gradients are known when the value is.
+
+    What rounding takes below `least` is put there, and keeps its gradient.
+    """
 
     @staticmethod
-    def forward(ctx, tolerance, own_energy, n_p, *tensors):
-        need = ctx.needs_input_grad[3:]
+    def forward(ctx, tolerance, own_energy, least, n_p, *tensors):
+        need = ctx.needs_input_grad[4:]
         p, q = _side(tensors[:n_p]), _side(tensors[n_p:])
         value, at_p, at_q = evaluate(p, q, own_energy, tolerance, at_p=any(need[:n_p]), at_q=any(need[n_p:]))
         ctx.shapes = [x.shape for x in tensors]
         ctx.save_for_backward(*(at_p or (None,) * n_p), *(at_q or (None,) * (len(tensors) - n_p)))
-        return value.to(tensors[0].dtype)
+        return value.clamp_min(least).to(tensors[0].dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         known = zip(ctx.saved_tensors, ctx.shapes, strict=True)
-        return None, None, None, *(None if x is None else _pulled_back(grad, x, shape) for x, shape in known)
+        return None, None, None, None, *(None if x is None else _pulled_back(grad, x, shape) for x, shape in known)
 
 
 def _pulled_back(grad: Tensor, known: Tensor, shape: torch.Size) -> Tensor:
