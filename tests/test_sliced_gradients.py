@@ -28,3 +28,15 @@ def test_a_loss_below_zero_by_rounding_keeps_its_gradient() -> None:
     assert value == 0, "it is above zero, so nothing is tested here"
     (grad,) = torch.autograd.grad(value, means)
     assert grad.abs().max() > 1e-8
+
+
+@pytest.mark.parametrize("points", [False, True])
+def test_a_second_derivative_is_refused(points: bool) -> None:
+    """Not left out in silence, as in a gradient penalty on top of the loss."""
+    p, q = random_mixture(seed=5), randn(9, 2, seed=6) if points else random_mixture(seed=6)
+    means = p.means.clone().requires_grad_()
+    value = sliced_cramer_loss(MultivariateNormalMixture(p.weights, means, p.covariances), q)
+    (grad,) = torch.autograd.grad(value, means, create_graph=True)
+    torch.testing.assert_close(grad, torch.autograd.grad(value, means, retain_graph=True)[0])
+    with pytest.raises(RuntimeError, match="second derivative"):
+        (value + grad.square().sum()).backward()

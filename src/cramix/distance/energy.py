@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakIdKeyDictionary
 
 from cramix.distance.component_pairs import Components, Points
@@ -59,10 +58,25 @@ class _Energy(Function):
         return value.clamp_min(least).to(tensors[0].dtype)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
         known = zip(ctx.saved_tensors, ctx.shapes, strict=True)
-        return None, None, None, None, *(None if x is None else _pulled_back(grad, x, shape) for x, shape in known)
+        with torch.no_grad():
+            gradients = [None if x is None else _pulled_back(grad, x, shape) for x, shape in known]
+        if torch.is_grad_enabled():
+            gradients = [None if x is None else _Once.apply(x.requires_grad_()) for x in gradients]
+        return None, None, None, None, *gradients
+
+
+class _Once(Function):
+    """Gradients that say so when they are differentiated; `once_differentiable` leaves them out in silence."""
+
+    @staticmethod
+    def forward(ctx, gradient):
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise RuntimeError('directions="exact" has no second derivative. Give a number of slices, or directions.')
 
 
 def _pulled_back(grad: Tensor, known: Tensor, shape: torch.Size) -> Tensor:
