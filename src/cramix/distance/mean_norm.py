@@ -43,6 +43,7 @@ def choose_nodes(variances: Tensor, multiplicity: int, radius: Tensor, tolerance
         radius: no vector is much longer, `(B,)`.
         tolerance: of the rule.
     """
+    tolerance = 0.8 * tolerance  # of the step, of the begin and of the end, which add up to 1.25 of it at most
     step = _step(tolerance)
     # Where the rule begins: the fourth moment, which is left out, is small there. On a lattice that stays the same
     # when the radius changes, so that the loss is the same function all along an optimisation.
