@@ -139,3 +139,22 @@ def test_float32_keeps_one_in_a_million(k: int, n: int, outlier: float) -> None:
     truth = sliced_cramer_loss(p.to(torch.float64), x.double(), tolerance=1e-11).item()
     size = x.double().square().sum(-1).mean().sqrt().item()
     assert sliced_cramer_loss(p, x).item() == pytest.approx(truth, abs=1e-6 * size)
+
+
+@pytest.mark.parametrize("d", [2, 5, 10])
+def test_many_equal_points_in_float32(d: int) -> None:
+    """Half of them are one, whose distances to each other must come out as 0."""
+    n = 17_000
+    p, x = random_mixture(d=d, k=1, seed=70, dtype=torch.float32), randn(n, d, seed=71, dtype=torch.float32)
+    x[: n // 2] = x[0]
+    weights = torch.cat((torch.tensor([n / 2]), torch.ones(n // 2))).double()
+    merged = MultivariateNormalMixture.from_samples(torch.cat((x[:1], x[n // 2 :])).double(), weights)
+    truth = sliced_cramer_loss(p.to(torch.float64), merged, tolerance=1e-10).item()
+    assert sliced_cramer_loss(p, x).item() == pytest.approx(truth, abs=1e-6)
+
+
+def test_equal_points_feel_no_force_from_each_other() -> None:
+    x = randn(40, 5, seed=72).requires_grad_()
+    value = sliced_cramer_loss(x, x.detach()[torch.arange(39, -1, -1)])
+    assert value < 1e-15
+    assert torch.autograd.grad(value, x)[0].abs().max() < 1e-15
