@@ -18,8 +18,9 @@ from torch import Tensor
 
 # Beyond this exp(-x) underflows, where it takes up to 70 times as long; here it is as good as 0 there.
 _LARGEST_EXPONENT = {torch.float32: 86.0, torch.float64: 707.0}
-# |difference of variances| * t below which divided differences give way to derivatives: about cbrt(eps / 2).
-_NEAR = {torch.float32: 4e-3, torch.float64: 5e-6}
+# |difference of variances| * t below which divided differences give way to derivatives. For one t it would be about
+# cbrt(eps / 2); the mean t of points near and far stands for some that are 10 times as large.
+_NEAR = {torch.float32: 4e-4, torch.float64: 5e-7}
 # Vectors shorter than this, in units of the size of the problem, have no direction.
 _TINY = 1e-12
 
@@ -225,7 +226,7 @@ def _divided_differences(rows: Rows, sums: Moments) -> Tensor:
     gap = rows.variances.unsqueeze(-2) - rows.variances.unsqueeze(-1)
     slope, curve = (x.diagonal(dim1=-2, dim2=-1) for x in (sums.outer_slope, sums.outer_curve))
     t = torch.where(slope > 0, curve / torch.where(slope > 0, slope, 1), torch.inf)
-    t = torch.minimum(t.unsqueeze(-1), t.unsqueeze(-2))
+    t = torch.maximum(t.unsqueeze(-1), t.unsqueeze(-2))
     near = (gap == 0) | (gap.abs() * t <= _NEAR[rows.rates.dtype])
     apart = 0.5 * (sums.outer_slope - sums.outer_slope.mT) / torch.where(near, 1, gap)
     return torch.where(near, 0.5 * (sums.outer_curve + sums.outer_curve.mT), apart)
