@@ -575,8 +575,9 @@ def test_elements_of_a_batch_with_shared_points_do_not_disturb_each_other() -> N
     assert values == pytest.approx([0, factor_of(2) * (math.pi / 2) ** 0.5 * (1 - 0.5**0.5) * 1e-9], abs=1e-15)
 
 
-@pytest.mark.parametrize("outlier", [0.0, 1e3, 1e5])
-@pytest.mark.parametrize(("k", "n"), [(3, 100), (10, 2001), (1, 17000)], ids=["small", "blocks", "many points"])
+@pytest.mark.parametrize(
+    ("k", "n", "outlier"), [*((k, n, x) for k, n in ((3, 100), (10, 2001)) for x in (0.0, 1e3, 1e5)), (1, 17_000, 1e3)]
+)
 def test_float32_keeps_one_in_a_million(k: int, n: int, outlier: float) -> None:
     p, x = random_mixture(k=k, seed=19, dtype=torch.float32), randn(n, 2, seed=20, dtype=torch.float32)
     x[0] += outlier
@@ -585,7 +586,7 @@ def test_float32_keeps_one_in_a_million(k: int, n: int, outlier: float) -> None:
     assert sliced_cramer_loss(p, x).item() == pytest.approx(truth, abs=1e-6 * size)
 
 
-@pytest.mark.parametrize("d", [2, 5, 10])
+@pytest.mark.parametrize("d", [2, 5])
 def test_many_equal_points_in_float32(d: int) -> None:
     """Half of them are one, whose distances to each other must come out as 0."""
     n = 17_000
