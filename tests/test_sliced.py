@@ -603,3 +603,15 @@ def test_equal_points_feel_no_force_from_each_other() -> None:
     value = sliced_cramer_loss(x, x.detach()[torch.arange(39, -1, -1)])
     assert value < 1e-15
     assert torch.autograd.grad(value, x)[0].abs().max() < 1e-15
+
+
+@pytest.mark.parametrize("weight", [0.0, 5e-324, 1e-200, 1e-40, 1e-12])
+@pytest.mark.parametrize("kind", ["points", "full"])
+def test_hardly_any_weight(weight: float, kind: str) -> None:
+    """All but a far component of no weight is one point, so the far one alone gives the problem a size."""
+    weights = torch.tensor([1 - weight, weight], dtype=torch.float64)
+    means = torch.tensor([[0.0, 0.0], [3.0, 4.0]], dtype=torch.float64)
+    p = MultivariateNormalMixture(weights, means, torch.zeros(2, 2, 2, dtype=torch.float64))
+    q = means[:1] if kind == "points" else single(torch.zeros(1, 2, 2, dtype=torch.float64), [0.0, 0.0])
+    # E|X - Y| - 1/2 E|X - X'| = 5 w - 5 w (1 - w)
+    assert sliced_cramer_loss(p, q).item() == pytest.approx(factor_of(2) * 5 * weight**2, abs=1e-16)

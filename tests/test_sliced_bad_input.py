@@ -132,3 +132,11 @@ def test_nothing_changes_in_a_refused_call():
     state = torch.get_rng_state()
     refuses(lambda: sliced_cramer_loss(p, X, 3, "area"), "normalization", "area")
     assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("factor", [NAN, INF, 1e200])
+@pytest.mark.parametrize("q", [X, P], ids=["points", "mixture"])
+def test_sizes_that_are_no_numbers(factor, q):
+    """Not looked at where validation is off, or finite without a finite square."""
+    p = MultivariateNormalMixture(P.weights, factor * P.means, P.covariances, validate_args=False)
+    cured(lambda: sliced_cramer_loss(p, q), "means", "inf or NaN", "Scale")

@@ -138,7 +138,8 @@ def _mean_square(side: Components | Points, centre: Tensor) -> Tensor:
     if isinstance(side, Components):
         spread = side.spread.diagonal(dim1=-2, dim2=-1) if side.dense else side.spread
         squares = squares + side.multiplicity * spread.sum(-1)
-    return (side.weights * squares).sum(-1).double()
+    # Hardly any weight counts as a little, so that what has it is not beyond all numbers in units of the size.
+    return (side.weights.clamp_min(1e-32) * squares).sum(-1).double()
 
 
 def _moved(side: Components | Points, centre: Tensor, unit: Tensor) -> Components | Points:

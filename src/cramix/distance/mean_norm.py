@@ -50,7 +50,12 @@ def choose_nodes(variances: Tensor, multiplicity: int, radius: Tensor, tolerance
     # when the radius changes, so that the loss is the same function all along an optimisation.
     first = ((6 * math.sqrt(math.pi) * tolerance) ** (1 / 3) / radius).log().div(step).floor()
     last = math.ceil(math.log(1 / tolerance) / step)
-    count = max(2, int(last - first.amin().item()) + 1)
+    begin = first.amin().item()
+    if not math.isfinite(begin):
+        raise ValueError(
+            "means, covariances and samples must have finite squares; got a size of inf or NaN. Scale them."
+        )
+    count = max(2, int(last - begin) + 1)
     u = torch.exp(step * (first.unsqueeze(-1) + torch.arange(count, dtype=first.dtype, device=first.device)))
     weights = step / (math.sqrt(math.pi) * u)
     # Where it ends: what L has left, at worst in the centre of a component, is below the tolerance.
