@@ -21,6 +21,8 @@ _LARGEST_EXPONENT = {torch.float32: 86.0, torch.float64: 707.0}
 # |difference of variances| * t below which divided differences give way to derivatives. For one t it would be about
 # cbrt(eps / 2); the mean t of points near and far stands for some that are 10 times as large.
 _NEAR = {torch.float32: 4e-4, torch.float64: 5e-7}
+# Nodes t below this are those where L is close to 1, for vectors of the size of the problem.
+_LOW = 1 / 16
 # Vectors shorter than this, in units of the size of the problem, have no direction.
 _TINY = 1e-12
 
@@ -115,18 +117,32 @@ class Rows:
         t = nodes.t.unsqueeze(-2)  # (E, 1, Q)
         shrink = 1 / (1 + 2 * t * variances.unsqueeze(-1))  # (E, g, Q)
         rates = t * shrink
-        slope = 2 * rates * nodes.weights.unsqueeze(-2)
+        columns = [nodes.weights.unsqueeze(-2)]
+        if derivatives:
+            slope = 2 * rates * columns[0]
+            columns += [slope, slope * rates]
         log_l = _half_log_determinant(2 * t, variances.unsqueeze(-2), multiplicity).neg()
-        self.rates, self.at_centre = rates.to(dtype), log_l.to(dtype)  # (E, g, Q), (E, 1, Q)
-        self.weights = nodes.weights.unsqueeze(-1).to(dtype)  # (E, Q, 1)
-        self.columns = torch.cat((slope, slope * rates), -2).mT.to(dtype, memory_format=torch.contiguous_format)
+        table = torch.cat(columns, -2).mT  # (E, Q, 1 or 1 + 2g)
+        # Where the weights are large L is close to 1, and L as such would lose the digits of 1 - L: there the sums are
+        # over 1 - L. Elsewhere they are over L, for the sake of the derivatives.
+        low = int((nodes.t.amax(0) < _LOW).sum())
+        self.parts = [
+            (
+                log_l[..., q].to(dtype),
+                rates[..., q].to(dtype),
+                table[:, q].to(dtype, memory_format=torch.contiguous_format),
+            )
+            for q in (slice(low), slice(low, None))
+        ]
+        self.dtype = dtype
         self.axes = None if axes is None else axes.to(dtype)
         self.variances, self.multiplicity, self.derivatives = variances, multiplicity, derivatives
         flat = (variances.amax(-1) == 0).unsqueeze(-1)
         self.flat = flat if flat.any() else None
         self.linear = nodes.linear.to(dtype)[:, None]
         trace = multiplicity * variances.sum(-1)
-        self.constant = (nodes.constant + nodes.linear * trace).to(dtype)[:, None]
+        self.constant = (nodes.constant + nodes.weights[:, low:].sum(-1) + nodes.linear * trace).to(dtype)[:, None]
+        self.at_low = table[:, :low, 1:].sum(-2, keepdim=True).to(dtype)  # (E, 1, 2g)
 
     def at(self, offsets: Tensor) -> Lengths:
         """Evaluate for vectors with means `offsets`, centre less place, `(E, n, d)`."""
@@ -135,11 +151,11 @@ class Rows:
         length = squares.sum(-1)
         if self.variances.shape[-1] == 1:
             squares = length.unsqueeze(-1)
-        log_l = torch.baddbmm(self.at_centre, squares, self.rates, alpha=-1)
-        log_l.clamp_min_(-_LARGEST_EXPONENT[log_l.dtype])
-        # Where the weights are large L is close to 1, and L as such would lose the digits of 1 - L.
-        value = torch.addcmul(self.constant, self.linear, length) - (log_l.expm1() @ self.weights).squeeze(-1)
-        slope, curve = (log_l.exp_() @ self.columns).chunk(2, -1) if self.derivatives else (None, None)
+        small, large = (torch.baddbmm(c, squares, rates, alpha=-1) for c, rates, _ in self.parts)
+        large.clamp_min_(-_LARGEST_EXPONENT[large.dtype]).exp_()
+        sums = torch.baddbmm(large @ self.parts[1][2], small.expm1_(), self.parts[0][2])
+        value = torch.addcmul(self.constant, self.linear, length) - sums[..., 0]
+        slope, curve = (self.at_low + sums[..., 1:]).chunk(2, -1) if self.derivatives else (None, None)
         lengths = Lengths(value, turned, squares, slope, curve)
         return lengths if self.flat is None else self._with_norms(lengths, length.sqrt())
 
@@ -232,6 +248,6 @@ def _divided_differences(rows: Rows, sums: Moments) -> Tensor:
     slope, curve = (x.diagonal(dim1=-2, dim2=-1) for x in (sums.outer_slope, sums.outer_curve))
     t = torch.where(slope > 0, curve / torch.where(slope > 0, slope, 1), torch.inf)
     t = torch.maximum(t.unsqueeze(-1), t.unsqueeze(-2))
-    near = (gap == 0) | (gap.abs() * t <= _NEAR[rows.rates.dtype])
+    near = (gap == 0) | (gap.abs() * t <= _NEAR[rows.dtype])
     apart = 0.5 * (sums.outer_slope - sums.outer_slope.mT) / torch.where(near, 1, gap)
     return torch.where(near, 0.5 * (sums.outer_curve + sums.outer_curve.mT), apart)
