@@ -101,6 +101,20 @@ def test_differences_without_the_target_term() -> None:
     assert gradcheck(f, (*a, *b), eps=1e-5, atol=1e-8, rtol=1e-6)
 
 
+@pytest.mark.parametrize("q", [randn(9, 2, seed=55), random_mixture(seed=56)], ids=["points", "mixture"])
+def test_derivatives_of_raw_weights_are_those_of_the_normalised_ones(q) -> None:
+    p = random_mixture(seed=57)
+    weights = p.weights.clone().requires_grad_()
+
+    def of_raw(w: Tensor) -> Tensor:
+        mixture = MultivariateNormalMixture(w, p.means, p.covariances, validate_args=False)
+        return sliced_cramer_loss(mixture, q, tolerance=TIGHT)
+
+    assert gradcheck(of_raw, (weights,), eps=1e-5, atol=1e-8)
+    (grad,) = torch.autograd.grad(of_raw(weights), weights)
+    assert (weights * grad).sum().abs() < 1e-14
+
+
 def test_differences_notice_one_percent() -> None:
     a, b = leaves("full", seed=6), leaves("points", seed=16)
 
