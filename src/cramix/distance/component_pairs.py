@@ -130,7 +130,7 @@ def components_to_points(
     for start in range(0, n, step):
         part = slice(start, start + step)
         places = points.places[:, part].to(working).unsqueeze(1)  # (B or 1, 1, m, d)
-        offsets = (means - places).view(batch * k, -1, dim)
+        offsets = (means - places).flatten(0, 1)
         weights = points.weights[:, part].to(working)
         own = weights if len(weights) == 1 else weights.repeat_interleave(k, 0)
         lengths = rows.at(offsets)
@@ -157,7 +157,7 @@ def components_to_points(
 
 
 def _block(like: Tensor) -> int:
-    return _BLOCK.get(like.device.type, _BLOCK["cuda"])
+    return _BLOCK["cpu" if like.device.type == "cpu" else "cuda"]
 
 
 def _rows(nodes: Nodes, shapes: Ellipsoids, multiplicity: int, dtype: torch.dtype, derivatives: bool) -> Rows:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakIdKeyDictionary
 
 from cramix.distance.component_pairs import Components, Points
 from cramix.distance.exact import evaluate, points_energy
+from cramix.distance.once import last_gradient
 from cramix.mixture import MultivariateNormalMixture
 
 # The own energy of point sets met before, by the tensor of their places.
@@ -25,7 +27,8 @@ def energy_distance(
     """
     batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
     if not batch.numel():
-        return p.means.new_zeros(batch)
+        held = (x for side in (p, q) for x in (side.weights, side.means, side.covariance_kind.values))
+        return torch.stack([x.sum() for x in held]).sum().expand(batch)  # nothing, but with gradients
     if p.only_points and not q.only_points:
         p, q = q, p
     own = None
@@ -34,29 +37,35 @@ def energy_distance(
         if not target_term:
             own = torch.zeros(1, dtype=torch.float64, device=q.means.device)
         elif not moving:
-            own = _own_energy(q)
+            own = _own_energy(q).expand(batch).reshape(-1)
     p_tensors, q_tensors = _tensors(p, q, batch), _tensors(q, p, batch)
-    value = _Energy.apply(tolerance, own, len(p_tensors), *p_tensors, *q_tensors)
-    return (value.clamp_min(0) if target_term else value).reshape(batch)
+    least = 0.0 if target_term else -math.inf
+    return _Energy.apply(tolerance, own, least, len(p_tensors), *p_tensors, *q_tensors).reshape(batch)
 
 
 class _Energy(Function):
-    """The distance of two sides, given as flat tensors; the gradients are known when the value is."""
+    """The distance of two sides, given as flat tensors; the gradients are known when the value is.
+
+    What rounding takes below `least` is put there, and keeps its gradient.
+    """
 
     @staticmethod
-    def forward(ctx, tolerance, own_energy, n_p, *tensors):
-        need = ctx.needs_input_grad[3:]
+    def forward(ctx, tolerance, own_energy, least, n_p, *tensors):
+        need = ctx.needs_input_grad[4:]
         p, q = _side(tensors[:n_p]), _side(tensors[n_p:])
         value, at_p, at_q = evaluate(p, q, own_energy, tolerance, at_p=any(need[:n_p]), at_q=any(need[n_p:]))
         ctx.shapes = [x.shape for x in tensors]
         ctx.save_for_backward(*(at_p or (None,) * n_p), *(at_q or (None,) * (len(tensors) - n_p)))
-        return value.to(tensors[0].dtype)
+        return value.clamp_min(least).to(tensors[0].dtype)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
         known = zip(ctx.saved_tensors, ctx.shapes, strict=True)
-        return None, None, None, *(None if x is None else _pulled_back(grad, x, shape) for x, shape in known)
+        with torch.no_grad():
+            gradients = [None if x is None else _pulled_back(grad, x, shape) for x, shape in known]
+        if torch.is_grad_enabled():
+            gradients = [None if x is None else last_gradient(x.requires_grad_(), x) for x in gradients]
+        return None, None, None, None, *gradients
 
 
 def _pulled_back(grad: Tensor, known: Tensor, shape: torch.Size) -> Tensor:
@@ -88,16 +97,16 @@ def _tensors(side: MultivariateNormalMixture, other: MultivariateNormalMixture, 
 
 
 def _own_energy(points: MultivariateNormalMixture) -> Tensor:
-    """Return `1/2 E|Y - Y'|` of points that need no gradient, `(B or 1,)`, from memory if they were met before.
+    """Return `1/2 E|Y - Y'|` of points that need no gradient, `(*batch)`, from memory if they were met before.
 
-    It is a sum over all pairs of points, and the same in every step of a fit.
+    It is a sum over all pairs of points, and the same in every step of a fit. The points are compared with a copy:
+    not all ways to change a tensor leave a trace in its version.
     """
     weights, places = points.weights.detach(), points.means.detach()
-    version = None if places.is_inference() else places._version
     known = _known.get(points.means)
-    if known is not None and known[0] == version and torch.equal(known[1], weights):
+    if known is not None and known[0].device == places.device and all(map(torch.equal, known, (places, weights))):
         return known[2]
-    value = points_energy(Points(weights.reshape(-1, weights.shape[-1]), places.reshape(-1, *places.shape[-2:])))
-    if version is not None:
-        _known[points.means] = version, weights.clone(), value
+    flat = Points(weights.reshape(-1, weights.shape[-1]), places.reshape(-1, *places.shape[-2:]))
+    value = points_energy(flat).view(points.batch_shape)
+    _known[points.means] = places.clone(), weights.clone(), value
     return value

@@ -9,7 +9,7 @@ from torch import Tensor
 
 # Points to a side of a block of distances: on the CPU they stay in cache, a GPU wants much to do at a time.
 _SIDE = {"cpu": 512, "cuda": 8192}
-# Up to this many points distances are in float64, where even those of equal points come out as 0.
+# Up to this many points distances are in float64.
 _SMALL = 1 << 14
 
 
@@ -30,15 +30,18 @@ def energy(points: Tensor, weights: Tensor, derivatives: bool = False) -> Energy
     potential = points.new_zeros(batch, n, dtype=torch.float64)
     pull = torch.zeros_like(points, dtype=torch.float64) if derivatives else None
     squares = points.square().sum(-1, keepdim=True)
-    side = _SIDE.get(points.device.type, _SIDE["cuda"])
+    side = _SIDE["cpu" if points.device.type == "cpu" else "cuda"]
     for b in range(batch):
         x, s, x2 = points[b], signed[b], squares[b]
+        # Squares below this are rounding: the points are equal.
+        rounding = 8 * torch.finfo(working).eps * x2 + torch.finfo(working).tiny
         for i in range(0, n, side):
             rows = slice(i, i + side)
             for j in range(i, n, side):
                 columns = slice(j, j + side)
                 distance = torch.addmm(x2[columns].T, x[rows], x[columns].T, alpha=-2).add_(x2[rows])
-                distance.clamp_min_(0).sqrt_()
+                floor = rounding[rows] + rounding[columns].T
+                torch.threshold_(distance.div_(floor), 1, 0).mul_(floor).sqrt_()  # three times as fast as a mask
                 if i == j:
                     distance.fill_diagonal_(0)
                 potential[b, rows] += distance @ s[columns]

@@ -115,16 +115,17 @@ def _points(p: Points, q: Points, derivatives: bool) -> Evaluation:
 def _centre_and_unit(p: Components | Points, q: Components | Points) -> tuple[Tensor, Tensor]:
     """Return a place in the middle, `(B, 1, d)` in the dtype of the places, and the size as a power of two, `(B,)`.
 
-    Where one side serves a whole batch there is one of each, so that side needs no copies.
+    Where one side serves a whole batch there is one of each, so that side needs no copies: its own centre and the
+    smallest size, so that elements of the batch that are far away take no digits from the others.
     """
-    centre = 0.5 * (_mean(p) + _mean(q))
-    if len(p.weights) != len(q.weights):
-        centre = centre.mean(0, keepdim=True)
+    shared = len(p.weights) != len(q.weights)
+    centre = _mean(min(p, q, key=lambda side: len(side.weights))) if shared else 0.5 * (_mean(p) + _mean(q))
     centre = centre.to(q[1].dtype)
     size = (_mean_square(p, centre) + _mean_square(q, centre)).sqrt()
-    if len(p.weights) != len(q.weights):
+    size = torch.where(size > 0, size, torch.inf)
+    if shared:
         size = size.amin(0, keepdim=True)
-    return centre, torch.where(size > 0, size, 1).log2().round().exp2()
+    return centre, torch.where(size < torch.inf, size, 1).log2().round().exp2()
 
 
 def _mean(side: Components | Points) -> Tensor:
@@ -137,7 +138,8 @@ def _mean_square(side: Components | Points, centre: Tensor) -> Tensor:
     if isinstance(side, Components):
         spread = side.spread.diagonal(dim1=-2, dim2=-1) if side.dense else side.spread
         squares = squares + side.multiplicity * spread.sum(-1)
-    return (side.weights * squares).sum(-1).double()
+    # Hardly any weight counts as a little, so that what has it is not beyond all numbers in units of the size.
+    return (side.weights.clamp_min(1e-32) * squares).sum(-1).double()
 
 
 def _moved(side: Components | Points, centre: Tensor, unit: Tensor) -> Components | Points:

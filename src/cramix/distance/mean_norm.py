@@ -18,14 +18,17 @@ from torch import Tensor
 
 # Beyond this exp(-x) underflows, where it takes up to 70 times as long; here it is as good as 0 there.
 _LARGEST_EXPONENT = {torch.float32: 86.0, torch.float64: 707.0}
-# |difference of variances| * t below which divided differences give way to derivatives: about cbrt(eps / 2).
-_NEAR = {torch.float32: 4e-3, torch.float64: 5e-6}
+# |difference of variances| * t below which divided differences give way to derivatives. For one t it would be about
+# cbrt(eps / 2); the mean t of points near and far stands for some that are 10 times as large.
+_NEAR = {torch.float32: 4e-4, torch.float64: 5e-7}
+# Nodes t below this are those where L is close to 1, for vectors of the size of the problem.
+_LOW = 1 / 16
 # Vectors shorter than this, in units of the size of the problem, have no direction.
 _TINY = 1e-12
 
 
 class Nodes(NamedTuple):
-    """The rule `E|Z| = linear * E|Z|^2 + constant - sum_q weights_q L(t_q)`, in float64."""
+    """The rule `E|Z| = linear * E|Z|^2 + constant + sum_q weights_q (1 - L(t_q))`, in float64."""
 
     t: Tensor  # (B, Q)
     weights: Tensor  # (B, Q)
@@ -43,12 +46,18 @@ def choose_nodes(variances: Tensor, multiplicity: int, radius: Tensor, tolerance
         radius: no vector is much longer, `(B,)`.
         tolerance: of the rule.
     """
+    tolerance = 0.8 * tolerance  # of the step, of the begin and of the end, which add up to 1.25 of it at most
     step = _step(tolerance)
     # Where the rule begins: the fourth moment, which is left out, is small there. On a lattice that stays the same
     # when the radius changes, so that the loss is the same function all along an optimisation.
     first = ((6 * math.sqrt(math.pi) * tolerance) ** (1 / 3) / radius).log().div(step).floor()
     last = math.ceil(math.log(1 / tolerance) / step)
-    count = max(2, int(last - first.amin().item()) + 1)
+    begin = first.amin().item()
+    if not math.isfinite(begin):
+        raise ValueError(
+            "means, covariances and samples must have finite squares; got a size of inf or NaN. Scale them."
+        )
+    count = max(2, int(last - begin) + 1)
     u = torch.exp(step * (first.unsqueeze(-1) + torch.arange(count, dtype=first.dtype, device=first.device)))
     weights = step / (math.sqrt(math.pi) * u)
     # Where it ends: what L has left, at worst in the centre of a component, is below the tolerance.
@@ -56,7 +65,7 @@ def choose_nodes(variances: Tensor, multiplicity: int, radius: Tensor, tolerance
     below = step / math.sqrt(math.pi) / math.expm1(step) * u[:, 0]
     above = weights[:, count - 1] / math.expm1(step)
     u, weights = u[:, :count], weights[:, :count]
-    return Nodes(u.square(), weights, below, weights.sum(-1) + above)
+    return Nodes(u.square(), weights, below, above)
 
 
 def _step(tolerance: float) -> float:
@@ -113,15 +122,27 @@ class Rows:
             slope = 2 * rates * columns[0]
             columns += [slope, slope * rates]
         log_l = _half_log_determinant(2 * t, variances.unsqueeze(-2), multiplicity).neg()
-        self.rates, self.at_centre = rates.to(dtype), log_l.to(dtype)  # (E, g, Q), (E, 1, Q)
-        self.columns = torch.cat(columns, -2).mT.to(dtype, memory_format=torch.contiguous_format)  # (E, Q, 1 + 2g)
+        table = torch.cat(columns, -2).mT  # (E, Q, 1 or 1 + 2g)
+        # Where the weights are large L is close to 1, and L as such would lose the digits of 1 - L: there the sums are
+        # over 1 - L. Elsewhere they are over L, for the sake of the derivatives.
+        low = int((nodes.t.amax(0) < _LOW).sum())
+        self.parts = [
+            (
+                log_l[..., q].to(dtype),
+                rates[..., q].to(dtype),
+                table[:, q].to(dtype, memory_format=torch.contiguous_format),
+            )
+            for q in (slice(low), slice(low, None))
+        ]
+        self.dtype = dtype
         self.axes = None if axes is None else axes.to(dtype)
         self.variances, self.multiplicity, self.derivatives = variances, multiplicity, derivatives
         flat = (variances.amax(-1) == 0).unsqueeze(-1)
         self.flat = flat if flat.any() else None
         self.linear = nodes.linear.to(dtype)[:, None]
         trace = multiplicity * variances.sum(-1)
-        self.constant = (nodes.constant + nodes.linear * trace).to(dtype)[:, None]
+        self.constant = (nodes.constant + nodes.weights[:, low:].sum(-1) + nodes.linear * trace).to(dtype)[:, None]
+        self.at_low = table[:, :low, 1:].sum(-2, keepdim=True).to(dtype)  # (E, 1, 2g)
 
     def at(self, offsets: Tensor) -> Lengths:
         """Evaluate for vectors with means `offsets`, centre less place, `(E, n, d)`."""
@@ -130,12 +151,11 @@ class Rows:
         length = squares.sum(-1)
         if self.variances.shape[-1] == 1:
             squares = length.unsqueeze(-1)
-        laplace = torch.baddbmm(self.at_centre, squares, self.rates, alpha=-1)
-        laplace.clamp_min_(-_LARGEST_EXPONENT[laplace.dtype]).exp_()
-        sums = laplace @ self.columns
+        small, large = (torch.baddbmm(c, squares, rates, alpha=-1) for c, rates, _ in self.parts)
+        large.clamp_min_(-_LARGEST_EXPONENT[large.dtype]).exp_()
+        sums = torch.baddbmm(large @ self.parts[1][2], small.expm1_(), self.parts[0][2])
         value = torch.addcmul(self.constant, self.linear, length) - sums[..., 0]
-        g = self.variances.shape[-1]
-        slope, curve = (sums[..., 1 : 1 + g], sums[..., 1 + g :]) if self.derivatives else (None, None)
+        slope, curve = (self.at_low + sums[..., 1:]).chunk(2, -1) if self.derivatives else (None, None)
         lengths = Lengths(value, turned, squares, slope, curve)
         return lengths if self.flat is None else self._with_norms(lengths, length.sqrt())
 
@@ -227,7 +247,7 @@ def _divided_differences(rows: Rows, sums: Moments) -> Tensor:
     gap = rows.variances.unsqueeze(-2) - rows.variances.unsqueeze(-1)
     slope, curve = (x.diagonal(dim1=-2, dim2=-1) for x in (sums.outer_slope, sums.outer_curve))
     t = torch.where(slope > 0, curve / torch.where(slope > 0, slope, 1), torch.inf)
-    t = torch.minimum(t.unsqueeze(-1), t.unsqueeze(-2))
-    near = (gap == 0) | (gap.abs() * t <= _NEAR[rows.rates.dtype])
+    t = torch.maximum(t.unsqueeze(-1), t.unsqueeze(-2))
+    near = (gap == 0) | (gap.abs() * t <= _NEAR[rows.dtype])
     apart = 0.5 * (sums.outer_slope - sums.outer_slope.mT) / torch.where(near, 1, gap)
     return torch.where(near, 0.5 * (sums.outer_curve + sums.outer_curve.mT), apart)

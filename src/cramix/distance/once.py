@@ -51,5 +51,5 @@ class _Last(Function):
     @staticmethod
     def backward(ctx, grad):
         raise RuntimeError(
-            "This distance has first derivatives only; got asked for second ones. Use cramer_loss, which has them."
+            "This distance has first derivatives only; got asked for second ones. Use cramer_loss, or slices."
         )

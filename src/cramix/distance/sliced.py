@@ -58,7 +58,7 @@ def sliced_cramer_squared(
     _check_options(p, q, directions, normalization, tolerance, target_term)
     dtype = torch.promote_types(p.means.dtype, torch.float32)
     p, q = p.to(dtype), q.to(dtype)
-    if isinstance(directions, str) and p.dim == 1:
+    if isinstance(directions, str) and p.dim == 1 and target_term:
         directions = p.means.new_ones(1, 1)  # the sphere is two opposite points
     with torch.autocast(p.means.device.type, enabled=False):
         if isinstance(directions, str):
@@ -111,6 +111,9 @@ def _unit_vectors(directions: int | Tensor, p: MultivariateNormalMixture, genera
         like = p.means
         return schemes.random(directions, p.dim, generator=generator, dtype=like.dtype, device=like.device)
     directions = directions.to(p.means.dtype)
+    directions = directions / directions.abs().amax(
+        -1, keepdim=True
+    )  # squares of very long or short ones are no number
     return directions / torch.linalg.vector_norm(directions, dim=-1, keepdim=True)
 
 
@@ -124,25 +127,31 @@ def _check_options(
 ) -> None:
     if normalization not in ("mean", "integral", "sum"):
         raise ValueError(f'normalization must be "mean", "integral" or "sum"; got {normalization!r}. Try "mean".')
-    if not 0 < tolerance < 0.1:
+    if not isinstance(tolerance, int | float) or not 0 < tolerance < 0.1:
         raise ValueError(f"tolerance must be between 0 and 0.1; got {tolerance!r}. The default is 1e-7.")
     if isinstance(directions, str) and normalization == "sum":
         raise ValueError('normalization must be "mean" or "integral" without slices; got "sum". Give directions.')
     if not target_term and (not isinstance(directions, str) or p.only_points or not q.only_points):
-        raise ValueError('target_term=False is for a mixture p and points q with directions="exact". Leave it out.')
+        raise ValueError(
+            'target_term must be True unless p is a mixture, q points and directions "exact"; got False. Leave it out.'
+        )
 
 
 def _check_directions(directions: str | int | Tensor, means: Tensor) -> None:
     dim = means.shape[-1]
     if not isinstance(directions, Tensor):
         number = isinstance(directions, int) and not isinstance(directions, bool) and directions >= 1
-        if not number and directions != "exact":
-            raise ValueError(f'directions must be "exact", a number >= 1 or a tensor (t, {dim}); got {directions!r}.')
+        if not number and not (isinstance(directions, str) and directions == "exact"):
+            got = repr(directions) if isinstance(directions, str | int | float | None) else type(directions).__name__
+            raise ValueError(
+                f'directions must be "exact", a number >= 1 or a tensor (t, {dim}); got {got}. See cramix.directions.'
+            )
         return
     check_floating(directions=directions, means=means)
     if directions.ndim != 2 or directions.shape[1] != dim or len(directions) == 0:
         raise ValueError(
-            f"directions must be (t, {dim}) with t >= 1 in {dim} dimensions; got {tuple(directions.shape)}."
+            f"directions must be (t, {dim}) with t >= 1 in {dim} dimensions; got {tuple(directions.shape)}. "
+            "See cramix.directions."
         )
     if readable(directions):
         check_finite(directions=directions)
