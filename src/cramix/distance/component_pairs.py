@@ -10,9 +10,9 @@ from torch import Tensor
 from cramix.distance.mean_norm import Lengths, Moments, Nodes, Rows, choose_nodes, gradients, moments
 
 # Numbers in the largest temporary array: on the CPU it stays in cache, a GPU wants much to do at a time.
-_BLOCK = {"cpu": 1 << 18, "cuda": 1 << 25}
+_BLOCK = {"cpu": 1 << 19, "cuda": 1 << 25}
 # Up to this many numbers float32 gains nothing over float64.
-_SMALL = 1 << 14
+_SMALL = 1 << 11
 
 
 class Components(NamedTuple):
@@ -86,8 +86,7 @@ def within_components(parts: Components, nodes: Nodes, derivatives: bool) -> Res
     width = spread[0, 0].numel() + (3 * spread.shape[-1] + 2) * nodes.t.shape[-1]
     for i, j in zip(*(x.split(max(1, _block(means) // (batch * width))) for x in (first, second)), strict=True):
         shape = ellipsoids(spread[:, i] + spread[:, j], parts.dense)
-        own = Nodes(*(x.repeat_interleave(len(i), 0) for x in nodes))
-        rows = _rows(own, shape, parts.multiplicity, torch.float64, derivatives)
+        rows = _rows(nodes, shape, parts.multiplicity, torch.float64, derivatives)
         offsets = means[:, i] - means[:, j]
         lengths = rows.at(offsets.reshape(-1, 1, dim))
         length = lengths.value.view(batch, -1)
@@ -120,8 +119,7 @@ def components_to_points(
     batch, k, dim = parts.means.shape
     n = points.places.shape[-2]
     working = points.places.dtype if batch * k * n > _SMALL else torch.float64
-    own_nodes = Nodes(*(x.repeat_interleave(k, 0) for x in nodes))
-    rows = _rows(own_nodes, shapes, parts.multiplicity, working, at_components or at_points)
+    rows = _rows(nodes, shapes, parts.multiplicity, working, at_components or at_points)
     means = parts.means.to(working).unsqueeze(-2)  # (B, k, 1, d)
     sums: Moments | None = None
     value = parts.weights.new_zeros(batch * k)
@@ -161,8 +159,11 @@ def _block(like: Tensor) -> int:
 
 
 def _rows(nodes: Nodes, shapes: Ellipsoids, multiplicity: int, dtype: torch.dtype, derivatives: bool) -> Rows:
-    variances = shapes.variances.reshape(-1, shapes.variances.shape[-1])
-    axes = None if shapes.axes is None else shapes.axes.reshape(-1, *shapes.axes.shape[-2:])
+    """Flatten the batch and the components of each of its elements, which share its nodes."""
+    each = shapes.variances.shape[1]
+    nodes = Nodes(*(x.unsqueeze(1).expand(-1, each, *x.shape[1:]).flatten(0, 1) for x in nodes))
+    variances = shapes.variances.flatten(0, 1)
+    axes = None if shapes.axes is None else shapes.axes.flatten(0, 1)
     return Rows(nodes, variances, axes, multiplicity, dtype, derivatives)
 
 

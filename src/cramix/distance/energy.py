@@ -53,10 +53,12 @@ class _Energy(Function):
     def forward(ctx, tolerance, own_energy, least, n_p, *tensors):
         need = ctx.needs_input_grad[4:]
         p, q = _side(tensors[:n_p]), _side(tensors[n_p:])
-        value, at_p, at_q = evaluate(p, q, own_energy, tolerance, at_p=any(need[:n_p]), at_q=any(need[n_p:]))
+        with torch.inference_mode():  # calls are a quarter cheaper
+            value, at_p, at_q = evaluate(p, q, own_energy, tolerance, at_p=any(need[:n_p]), at_q=any(need[n_p:]))
         ctx.shapes = [x.shape for x in tensors]
-        ctx.save_for_backward(*(at_p or (None,) * n_p), *(at_q or (None,) * (len(tensors) - n_p)))
-        return value.clamp_min(least).to(tensors[0].dtype)
+        known = *(at_p or (None,) * n_p), *(at_q or (None,) * (len(tensors) - n_p))
+        ctx.save_for_backward(*(None if x is None else x.clone() for x in known))
+        return value.clamp_min(least).to(tensors[0].dtype, copy=True)
 
     @staticmethod
     def backward(ctx, grad):

@@ -16,6 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cramix.distance.scratch import Scratch
+
 # Beyond this exp(-x) underflows, where it takes up to 70 times as long; here it is as good as 0 there.
 _LARGEST_EXPONENT = {torch.float32: 86.0, torch.float64: 707.0}
 # |difference of variances| * t below which divided differences give way to derivatives. For one t it would be about
@@ -78,19 +80,12 @@ def _step(tolerance: float) -> float:
 
 def _needed(u: Tensor, weights: Tensor, variances: Tensor, multiplicity: int, tolerance: float) -> int:
     """Count the nodes after which `sum_q weights_q L(t_q)` at delta = 0 is below the tolerance for all of them."""
-    log_l = _half_log_determinant(2 * u.square().unsqueeze(-2), variances, multiplicity).neg()  # (B, k, Q)
-    mass = torch.where(variances.amax(-1, keepdim=True) > 0, log_l.exp(), 0).amax(1) * weights
+    growth = 2 * u.square()[:, None, None] * variances.unsqueeze(-1)  # (B, k, g, Q)
+    at_centre = torch.exp(-0.5 * multiplicity * growth.log1p_().sum(-2))
+    mass = torch.where(variances.amax(-1, keepdim=True) > 0, at_centre, 0).amax(1) * weights
     left = (mass.flip(-1).cumsum(-1).flip(-1) - mass).amax(0)  # after each node
     enough = (left <= tolerance).nonzero()
     return int(enough[0].item()) + 1 if len(enough) else u.shape[-1]
-
-
-def _half_log_determinant(two_t: Tensor, variances: Tensor, multiplicity: int) -> Tensor:
-    """Return `1/2 log det(I + 2 t A)`, `(*, E, Q)`, for `2 t` of shape `(*, 1 or E, Q)` and variances `(*, E, g)`."""
-    total = torch.zeros_like(two_t * variances[..., :1])
-    for variance in variances.split(1, -1):
-        total += torch.log1p(two_t * variance)
-    return 0.5 * multiplicity * total
 
 
 class Rows:
@@ -115,13 +110,13 @@ class Rows:
         derivatives: bool,
     ) -> None:
         t = nodes.t.unsqueeze(-2)  # (E, 1, Q)
-        shrink = 1 / (1 + 2 * t * variances.unsqueeze(-1))  # (E, g, Q)
-        rates = t * shrink
+        growth = 2 * t * variances.unsqueeze(-1)  # (E, g, Q)
+        log_l = -0.5 * multiplicity * growth.log1p().sum(-2, keepdim=True)
+        rates = t / growth.add_(1)
         columns = [nodes.weights.unsqueeze(-2)]
         if derivatives:
             slope = 2 * rates * columns[0]
             columns += [slope, slope * rates]
-        log_l = _half_log_determinant(2 * t, variances.unsqueeze(-2), multiplicity).neg()
         table = torch.cat(columns, -2).mT  # (E, Q, 1 or 1 + 2g)
         # Where the weights are large L is close to 1, and L as such would lose the digits of 1 - L: there the sums are
         # over 1 - L. Elsewhere they are over L, for the sake of the derivatives.
@@ -145,17 +140,22 @@ class Rows:
         self.at_low = table[:, :low, 1:].sum(-2, keepdim=True).to(dtype)  # (E, 1, 2g)
 
     def at(self, offsets: Tensor) -> Lengths:
-        """Evaluate for vectors with means `offsets`, centre less place, `(E, n, d)`."""
-        turned = offsets if self.axes is None else offsets @ self.axes
-        squares = turned.square()
+        """Evaluate for vectors with means `offsets`, centre less place, `(E, n, d)`; valid until the next call."""
+        scratch, (rows, n, _) = Scratch(offsets), offsets.shape
+        turned = offsets if self.axes is None else torch.bmm(offsets, self.axes, out=scratch.empty(*offsets.shape))
+        squares = torch.mul(turned, turned, out=scratch.empty(*offsets.shape))
         length = squares.sum(-1)
         if self.variances.shape[-1] == 1:
             squares = length.unsqueeze(-1)
-        small, large = (torch.baddbmm(c, squares, rates, alpha=-1) for c, rates, _ in self.parts)
+        small, large = (
+            torch.baddbmm(c, squares, rates, alpha=-1, out=scratch.empty(rows, n, rates.shape[-1]))
+            for c, rates, _ in self.parts
+        )
         large.clamp_min_(-_LARGEST_EXPONENT[large.dtype]).exp_()
-        sums = torch.baddbmm(large @ self.parts[1][2], small.expm1_(), self.parts[0][2])
+        (*_, below), (*_, above) = self.parts
+        sums = torch.bmm(large, above, out=scratch.empty(rows, n, above.shape[-1])).baddbmm_(small.expm1_(), below)
         value = torch.addcmul(self.constant, self.linear, length) - sums[..., 0]
-        slope, curve = (self.at_low + sums[..., 1:]).chunk(2, -1) if self.derivatives else (None, None)
+        slope, curve = sums[..., 1:].add_(self.at_low).chunk(2, -1) if self.derivatives else (None, None)
         lengths = Lengths(value, turned, squares, slope, curve)
         return lengths if self.flat is None else self._with_norms(lengths, length.sqrt())
 
@@ -209,7 +209,7 @@ def moments(rows: Rows, lengths: Lengths, weights: Tensor) -> Moments:
         outer_slope = weighted.new_zeros(len(weighted), 0)
         outer_curve = (weights.unsqueeze(-1) * lengths.squares * lengths.curve).sum(-2)
     else:
-        outer_slope = pulls.mT @ lengths.turned
+        outer_slope = pulls.double().mT @ lengths.turned.double()  # of which differences will be taken
         outer_curve = (weighted * lengths.curve).mT @ lengths.turned
     sums = (
         weights.sum(-1).expand(len(weighted)),

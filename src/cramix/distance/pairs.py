@@ -16,12 +16,13 @@ and `2 s H / sqrt(pi)` is the derivative of A in either scale `s`. None of them 
 from __future__ import annotations
 
 import math
-import threading
 from itertools import product
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from cramix.distance.scratch import Scratch
 
 # Pairs per block: long enough to feed every thread, short enough for the work arrays to stay in cache.
 BLOCK = 1 << 18
@@ -30,8 +31,6 @@ SMALL = 1 << 14
 
 # Beyond this exp(-x) underflows, where it takes up to 70 times as long; here it is as good as 0 there.
 LARGEST_EXPONENT = {torch.float32: 86.0, torch.float64: 707.0}
-
-_local = threading.local()
 
 INV_SQRT_PI = 1 / math.sqrt(math.pi)
 
@@ -91,7 +90,7 @@ def pair_sums(at: Tensor, of: Tensor, *, derivatives: bool = False) -> Tensor:
     n, m, batch = at.shape[1], of.shape[1], _batch(at, of)
     if n * m * batch <= SMALL:
         return _block_sums(at, of, derivatives, None)
-    work = _scratch(at, n * m * batch)
+    work = Scratch(at).empty(4, min(n * m * batch, BLOCK))
     if n * m * batch <= BLOCK:
         return _block_sums(at, of, derivatives, work)
     total = at.new_zeros(3 if derivatives else 1, n, batch)
@@ -132,21 +131,6 @@ def _doubled_variance(scales: Tensor) -> Tensor:
     E is the sign of d, A its absolute value, and H finite, to be multiplied by a scale of 0.
     """
     return (2 * scales).mul_(scales).add_(torch.finfo(scales.dtype).tiny)
-
-
-def _scratch(like: Tensor, pairs: int) -> Tensor:
-    """Return four work arrays to be overwritten.
-
-    On the CPU each thread keeps its own, a few megabytes: getting fresh memory from the system page by page takes
-    longer than the arithmetic. CUDA's allocator keeps memory by itself.
-    """
-    if like.device.type != "cpu":
-        return like.new_empty(4, min(pairs, BLOCK))
-    kept = getattr(_local, "scratch", None)
-    if kept is None:
-        with torch.inference_mode(False):  # an inference tensor could not be written to outside of that mode
-            kept = _local.scratch = torch.empty(4 * BLOCK, dtype=torch.float64)
-    return kept.view(like.dtype)[: 4 * BLOCK].view(4, BLOCK)
 
 
 def _batch(at: Tensor, of: Tensor) -> int:
