@@ -1,7 +1,6 @@
 """Bad input: a ValueError that names the argument, the rule and the value, with nothing changed."""
 
 import math
-import re
 
 import pytest
 import torch
@@ -11,38 +10,13 @@ from torch.distributions import Categorical, Laplace, MixtureSameFamily, Normal
 
 import cramix
 from cramix import CramerLoss, NormalMixture, cramer_distance, cramer_loss, crps, density_l2_loss, lp_distance
+from tests.refusals import meta, refuses
 
 NAN, INF = math.nan, math.inf
 
 
 def tensor(x, **options):
     return torch.tensor(x, dtype=torch.float64, **options)
-
-
-def meta(*shape):
-    return torch.empty(shape, dtype=torch.float64, device="meta")
-
-
-def refuses(call, name, got, rule="must"):
-    """Check that the call raises a ValueError "... name ... must ...; got ... value ..."."""
-    with pytest.raises(ValueError) as caught:  # noqa: PT011, the text is looked at below
-        call()
-    message = str(caught.value)
-    assert re.search(rf"\b{re.escape(name)}\b", message.split("must")[0]), message
-    assert rule in message.split("got")[0], message
-    assert got in message.split("got", 1)[1], message
-
-
-def test_refuses_notices_a_wrong_name_and_a_wrong_value():
-    def call():
-        raise ValueError("scales must be >= 0; got min -1. Use exp.")
-
-    refuses(call, "scales", "-1")
-    for name, got in (("scale", "-1"), ("weights", "-1"), ("scales", "-2")):
-        with pytest.raises(AssertionError):
-            refuses(call, name, got)
-    with pytest.raises(pytest.fail.Exception):
-        refuses(lambda: None, "scales", "-1")
 
 
 VALID = {"weights": [0.25, 0.75], "means": [0.0, 1.0], "scales": [1.0, 2.0]}

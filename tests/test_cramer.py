@@ -9,7 +9,8 @@ import scoringrules
 import torch
 
 from cramix import CramerLoss, NormalMixture, cramer_distance, cramer_loss, crps
-from cramix.distance import pairs, scratch
+from cramix.distance import scratch
+from cramix.distance.univariate import pairs
 from tests import oracle
 
 

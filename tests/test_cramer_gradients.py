@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.profiler import profile
 
 from cramix import NormalMixture, cramer_loss, crps
-from cramix.distance.plain import plain_cramer
+from cramix.distance.univariate.plain import plain_cramer
 from tests import oracle
 
 CASES = {

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cramix import NormalMixture, cramer_loss
-from cramix.distance import resolve
+from cramix.distance.univariate import resolve
 from tests import oracle
 
 

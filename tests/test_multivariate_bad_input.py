@@ -1,7 +1,6 @@
 """Bad input to multivariate mixtures: a ValueError with the name, the rule, the value and a cure; nothing changed."""
 
 import math
-import re
 
 import pytest
 import torch
@@ -10,25 +9,10 @@ from hypothesis import strategies as st
 
 from cramix import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
 from tests.multivariate_oracle import generator, tensor
+from tests.refusals import meta, refuses
 
 NAN, INF = math.nan, math.inf
 DTYPES = [torch.float32, torch.float64]
-
-
-def meta(*shape):
-    return torch.empty(shape, dtype=torch.float64, device="meta")
-
-
-def refuses(call, name, got, rule="must"):
-    """Check that the call raises a ValueError "... name ... must rule; got ... value .... Cure."."""
-    with pytest.raises(ValueError) as caught:  # noqa: PT011, the text is looked at below
-        call()
-    message = str(caught.value)
-    assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", message.split("must")[0]), message
-    assert rule in message.split("; got")[0], message
-    value, cure = re.fullmatch(r"(.*?[^.])\. ([A-Z].*)", message.split("; got", 1)[1]).groups()
-    assert got in value, message
-    assert len(cure.split()) >= 2, message
 
 
 def test_refuses_notices_a_wrong_name_a_wrong_value_and_a_missing_cure():

@@ -27,8 +27,8 @@ from cramix import (
     sliced_cramer_distance,
     sliced_cramer_loss,
 )
-from cramix.distance import energy
-from cramix.distance.exact import points_energy
+from cramix.distance.multivariate import energy
+from cramix.distance.multivariate.exact import points_energy
 from tests.sliced_oracle import (
     KINDS,
     ball,

@@ -19,7 +19,7 @@ from cramix import (
     directions,
     sliced_cramer_loss,
 )
-from cramix.distance import energy
+from cramix.distance.multivariate import energy
 from cramix.mixture.covariance import Covariance
 from tests.sliced_oracle import KINDS, ball, circle, factor_of, over_slices, randn, random_mixture, random_values
 
@@ -278,8 +278,8 @@ def test_awkward_covariances_have_finite_bounded_gradients(
     if blocks:
         for module in ("component_pairs", "euclidean"):
             monkeypatch.setattr(f"cramix.distance.{module}._SMALL", 0)  # in float32 if it is that
-        monkeypatch.setattr("cramix.distance.component_pairs._BLOCK", {"cpu": 10_000})
-        monkeypatch.setattr("cramix.distance.euclidean._SIDE", {"cpu": 100})
+        monkeypatch.setattr("cramix.distance.multivariate.component_pairs._BLOCK", {"cpu": 10_000})
+        monkeypatch.setattr("cramix.distance.multivariate.euclidean._SIDE", {"cpu": 100})
     kind = AWKWARD[name]
     values = kind.values.to(dtype).clone().requires_grad_()
     weights = torch.tensor([0.25, 0.75], dtype=dtype, requires_grad=True)
@@ -334,8 +334,8 @@ def test_blocks_change_nothing(kind: str, monkeypatch) -> None:
         return found
 
     whole = results()
-    monkeypatch.setattr("cramix.distance.component_pairs._BLOCK", {"cpu": 5000})
-    monkeypatch.setattr("cramix.distance.euclidean._SIDE", {"cpu": 100})
+    monkeypatch.setattr("cramix.distance.multivariate.component_pairs._BLOCK", {"cpu": 5000})
+    monkeypatch.setattr("cramix.distance.multivariate.euclidean._SIDE", {"cpu": 100})
     for a, b in zip(results(), whole, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 

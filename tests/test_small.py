@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
 
 from cramix import NormalMixture, cramer_loss
-from cramix.distance import evaluate, small
+from cramix.distance.univariate import evaluate, small
 from tests import oracle
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cramix.distance import atoms
-from cramix.distance.autograd import differentiable_cramer
 from cramix.distance.operands import operands
-from cramix.distance.reduction import Share, total
+from cramix.distance.univariate import atoms
+from cramix.distance.univariate.autograd import differentiable_cramer
+from cramix.distance.univariate.reduction import Share, total
 from cramix.mixture import NormalMixture
 
 

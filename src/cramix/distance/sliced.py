@@ -13,7 +13,7 @@ from torch import Tensor
 from cramix import directions as schemes
 from cramix.checks import check_finite, check_floating, readable
 from cramix.distance.cramer import cramer_squared
-from cramix.distance.energy import energy_distance
+from cramix.distance.multivariate.energy import energy_distance
 from cramix.distance.operands import multivariate_operands
 from cramix.mixture import MultivariateNormalMixture
 

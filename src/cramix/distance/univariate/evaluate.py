@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_broadcast, plain_eager
-from cramix.distance.fused import evaluate_fused
 from cramix.distance.operands import Operand
-from cramix.distance.packing import packed
-from cramix.distance.pairs import INV_SQRT_PI, SMALL, all_sums
-from cramix.distance.reduction import Share
-from cramix.distance.resolve import resolve
-from cramix.distance.small import evaluate_small, is_small
+from cramix.distance.univariate.fused import evaluate_fused
+from cramix.distance.univariate.packing import packed
+from cramix.distance.univariate.pairs import INV_SQRT_PI, SMALL, all_sums
+from cramix.distance.univariate.reduction import Share
+from cramix.distance.univariate.resolve import resolve
+from cramix.distance.univariate.small import evaluate_small, is_small
 
 
 class Evaluation(NamedTuple):

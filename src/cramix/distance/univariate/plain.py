@@ -16,7 +16,7 @@ def plain_cramer(
 ) -> Tensor:
     """Return `E|X - Y| - 1/2 E|X - X'| - 1/2 E|Y - Y'|`, `(*batch)`; for atoms q (no scales) without the last term.
 
-    The last term is linear in the sorted atoms and has a place of its own (`distance.atoms`).
+    The last term is linear in the sorted atoms and has a place of its own (`atoms`).
     """
     p = p_weights / p_weights.sum(-1, keepdim=True), p_means, p_scales.square()
     q_variances = torch.zeros_like(q_means) if q_scales is None else q_scales.square()

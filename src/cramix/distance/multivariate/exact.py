@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.distance import euclidean
-from cramix.distance.component_pairs import (
+from cramix.distance.multivariate import euclidean
+from cramix.distance.multivariate.component_pairs import (
     Components,
     Points,
     components_to_points,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.distance.mean_norm import Lengths, Moments, Nodes, Rows, choose_nodes, gradients, moments
+from cramix.distance.multivariate.mean_norm import Lengths, Moments, Nodes, Rows, choose_nodes, gradients, moments
 
 # Numbers in the largest temporary array: on the CPU it stays in cache, a GPU wants much to do at a time.
 _BLOCK = {"cpu": 1 << 19, "cuda": 1 << 25}

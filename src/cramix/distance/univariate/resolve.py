@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cramix.distance.pairs import all_sums
+from cramix.distance.univariate.pairs import all_sums
 from cramix.quadrature import ORDERS, panel_edges, panel_nodes
 
 # value / scale below which the closed form is no longer trusted: its relative error there is about 1e-4 and 1e-11.

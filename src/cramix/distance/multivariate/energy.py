@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.utils.weak import WeakIdKeyDictionary
 
-from cramix.distance.component_pairs import Components, Points
-from cramix.distance.exact import evaluate, points_energy
+from cramix.distance.multivariate.component_pairs import Components, Points
+from cramix.distance.multivariate.exact import evaluate, points_energy
 from cramix.distance.once import last_gradient
 from cramix.mixture import MultivariateNormalMixture
 

@@ -1,0 +1,1 @@
+"""The inside of the multivariate distance without slices: mean lengths of normal vectors, with their gradients."""
