@@ -277,7 +277,7 @@ def test_awkward_covariances_have_finite_bounded_gradients(
     n = 301
     if blocks:
         for module in ("component_pairs", "euclidean"):
-            monkeypatch.setattr(f"cramix.distance.{module}._SMALL", 0)  # in float32 if it is that
+            monkeypatch.setattr(f"cramix.distance.multivariate.{module}._SMALL", 0)  # in float32 if it is that
         monkeypatch.setattr("cramix.distance.multivariate.component_pairs._BLOCK", {"cpu": 10_000})
         monkeypatch.setattr("cramix.distance.multivariate.euclidean._SIDE", {"cpu": 100})
     kind = AWKWARD[name]

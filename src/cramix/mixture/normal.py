@@ -108,7 +108,7 @@ class NormalMixture(NormalComponents):
         (alpha,) = self._numbers(alpha=alpha)
         self._check_level("alpha", alpha, "(0, 1]")
         if tail not in ("lower", "upper"):
-            raise ValueError(f'tail must be "lower" or "upper"; got {tail!r}. "lower" is the worst outcomes.')
+            raise ValueError(f'tail must be "lower" or "upper"; got {tail!r}. Use "lower" for the worst outcomes.')
         if tail == "lower":
             return lower_cvar(alpha, self.weights, self.means, self.scales)
         return -lower_cvar(alpha, self.weights, -self.means, self.scales)

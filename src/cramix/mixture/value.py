@@ -126,7 +126,8 @@ class NormalComponents(Distribution):
         check_floating(**{f"mixtures[{i}]": m.means for i, m in enumerate(mixtures)}, weights=weights)
         if weights.shape[-1:] != (len(mixtures),):
             raise ValueError(
-                f"weights must have one entry a mixture on the last axis, {len(mixtures)}; got {tuple(weights.shape)}."
+                f"weights must have {len(mixtures)} entries, one a mixture, on the last axis; got {tuple(weights.shape)}. "
+                "Give each mixture one."
             )
         if readable(weights):
             check_weights(weights)
@@ -164,9 +165,7 @@ class NormalComponents(Distribution):
             tensor(1.)
         """
         loc, scale = self._numbers(loc=loc, scale=scale)
-        batch = check_broadcast(
-            "loc and scale are numbers or (*batch).", loc=loc.shape, scale=scale.shape, mixture=self.batch_shape
-        )
+        batch = check_broadcast("Use numbers or (*batch).", loc=loc.shape, scale=scale.shape, mixture=self.batch_shape)
         if self._validate_args and readable(loc, scale):
             check_finite(loc=loc, scale=scale)
         loc, scale = loc.unsqueeze(-1), scale.unsqueeze(-1)

@@ -46,7 +46,9 @@ def pruned(weights: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     keep = weights > threshold
     if not bool(keep.any(-1).all()):
         largest = weights.amax(-1).min().item()
-        raise ValueError(f"threshold must leave a component; got {threshold:g}, largest weight {largest:.3g}.")
+        raise ValueError(
+            f"threshold must leave a component; got {threshold:g}, largest weight {largest:.3g}. Lower the threshold."
+        )
     left = torch.where(keep, weights, 0)
     components = keep.reshape(-1, weights.shape[-1]).any(0)
     return components, (left / left.sum(-1, keepdim=True))[..., components]
