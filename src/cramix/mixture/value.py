@@ -126,7 +126,7 @@ class NormalComponents(Distribution):
         check_floating(**{f"mixtures[{i}]": m.means for i, m in enumerate(mixtures)}, weights=weights)
         if weights.shape[-1:] != (len(mixtures),):
             raise ValueError(
-                f"weights must have {len(mixtures)} entries, one a mixture, on the last axis; got {tuple(weights.shape)}. "
+                f"weights must have {len(mixtures)} entries on the last axis; got {tuple(weights.shape)}. "
                 "Give each mixture one."
             )
         if readable(weights):
