@@ -1,0 +1,215 @@
+"""What likelihood fits need of data, one class a kind of covariances: sums of features, which are the state of a fit.
+
+A component is the sums of 1, of the coordinates and of their products over its share of the data. Its weight, mean and
+covariance follow from them, the log density is linear in these features, and two components merge by adding their sums,
+which keeps all moments. Everything has leading batch axes, so that many fits run at once.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from cramix.mixture import Diagonal, Full, Spherical, Tied
+from cramix.mixture.covariance import Covariance
+
+_LOG_2PI = math.log(2 * math.pi)
+
+
+class Family(ABC):
+    """Mixtures in d dimensions with one kind of covariances; abstract.
+
+    Args:
+        dim: d.
+        floor: what is added to every variance, so that none collapses to 0.
+    """
+
+    kind: type[Covariance]
+
+    def __init__(self, dim: int, floor: float) -> None:
+        self.dim, self.floor = dim, floor
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return `(n, F)`: 1, the coordinates of x, `(n, d)`, and their products."""
+        return torch.cat((x.new_ones(len(x), 1), x, self._products(x)), -1)
+
+    def sums(self, weights: Tensor, means: Tensor, covariances: Tensor) -> Tensor:
+        """Return the sums of features of components, `(*, k, F)`, with covariances `(*, k, d, d)`."""
+        weights = weights.unsqueeze(-1)
+        moments = self._of_matrices(covariances) + self._products(means)
+        return torch.cat((weights, weights * means, weights * moments), -1)
+
+    def parameters(self, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return weights `(*, k)`, means `(*, k, d)` and what `kind` holds, with the floor added."""
+        weights = sums[..., :1]
+        means, moments = (sums[..., 1:] / weights).split((self.dim, sums.shape[-1] - 1 - self.dim), -1)
+        spread = self._spread(weights, moments - self._products(means))
+        return weights.squeeze(-1) / weights.sum(-2), means, spread
+
+    def coefficients(self, sums: Tensor) -> Tensor:
+        """Return what the log of weight times density is in the features, `(*, k, F)`."""
+        weights, means, spread = self.parameters(sums)
+        linear, quadratic, log_determinant = self._precision(means, spread)
+        constant = weights.log() - 0.5 * (log_determinant + self.dim * _LOG_2PI + (linear * means).sum(-1))
+        return torch.cat((constant.unsqueeze(-1), linear, quadratic), -1)
+
+    def merge_costs(self, sums: Tensor) -> Tensor:
+        """Return how much merging each two components costs, `(*, k, k)`: Runnalls' bound of the divergence."""
+        both = sums.unsqueeze(-2) + sums.unsqueeze(-3)
+        each, merged = (x[..., 0] * self._log_determinants(x) for x in (sums, both))
+        return 0.5 * (merged - each.unsqueeze(-1) - each.unsqueeze(-2))
+
+    def _log_determinants(self, sums: Tensor) -> Tensor:
+        """Each component by itself."""
+        weights = sums[..., :1]
+        means, moments = (sums[..., 1:] / weights).split((self.dim, sums.shape[-1] - 1 - self.dim), -1)
+        return self._log_determinant(moments - self._products(means))
+
+    @abstractmethod
+    def stretched(self, spread: Tensor, scales: Tensor) -> Tensor:
+        """Return what `kind` holds when coordinates are multiplied by scales `(d,)`."""
+
+    @abstractmethod
+    def _products(self, x: Tensor) -> Tensor:
+        """Products of coordinates, `(*, P)`."""
+
+    @abstractmethod
+    def _of_matrices(self, covariances: Tensor) -> Tensor:
+        """The same of covariances `(*, d, d)`."""
+
+    @abstractmethod
+    def _spread(self, weights: Tensor, moments: Tensor) -> Tensor:
+        """From central moments `(*, k, P)` to what the kind holds."""
+
+    @abstractmethod
+    def _log_determinant(self, moments: Tensor) -> Tensor:
+        """Of components with central moments `(*, P)`, one by one."""
+
+    @abstractmethod
+    def _precision(self, means: Tensor, spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Coefficients of coordinates and of products, and the log determinant."""
+
+
+class _Dense(Family):
+    """What kinds with full matrices share: products are those of the upper triangle."""
+
+    def __init__(self, dim: int, floor: float) -> None:
+        super().__init__(dim, floor)
+        self._row, self._column = torch.triu_indices(dim, dim)
+
+    def stretched(self, spread: Tensor, scales: Tensor) -> Tensor:
+        return scales.unsqueeze(-1) * spread * scales
+
+    def _products(self, x: Tensor) -> Tensor:
+        return x[..., self._row] * x[..., self._column]
+
+    def _of_matrices(self, covariances: Tensor) -> Tensor:
+        return covariances[..., self._row, self._column]
+
+    def _matrices(self, moments: Tensor) -> Tensor:
+        matrices = moments.new_empty(*moments.shape[:-1], self.dim, self.dim)
+        matrices[..., self._row, self._column] = moments
+        matrices[..., self._column, self._row] = moments
+        matrices.diagonal(dim1=-2, dim2=-1).add_(self.floor)
+        return matrices
+
+    def _log_determinant(self, moments: Tensor) -> Tensor:
+        return _log_determinant(torch.linalg.cholesky(self._matrices(moments)))
+
+    def _precision(self, means: Tensor, spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        lower = torch.linalg.cholesky(spread)
+        precision = torch.cholesky_inverse(lower)
+        linear = (precision @ means.unsqueeze(-1)).squeeze(-1)
+        # Off the diagonal a product stands for two.
+        twice = torch.where(self._row == self._column, -0.5, -1.0).to(spread.device)
+        return linear, twice * self._of_matrices(precision), _log_determinant(lower)
+
+
+class FullFamily(_Dense):
+    """A covariance matrix each."""
+
+    kind = Full
+
+    def _spread(self, weights: Tensor, moments: Tensor) -> Tensor:
+        return self._matrices(moments)
+
+
+class TiedFamily(_Dense):
+    """One covariance matrix for all."""
+
+    kind = Tied
+
+    def _spread(self, weights: Tensor, moments: Tensor) -> Tensor:
+        return self._matrices((weights * moments).sum(-2) / weights.sum(-2))
+
+    def _precision(self, means: Tensor, spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        linear, quadratic, log_determinant = super()._precision(means, spread.unsqueeze(-3))
+        return linear, quadratic.expand(*means.shape[:-1], -1), log_determinant
+
+    def merge_costs(self, sums: Tensor) -> Tensor:
+        """Return how much the common covariance grows: `1/2 log(1 + w delta^T C^-1 delta)`."""
+        weights, means, spread = self.parameters(sums)
+        lower = torch.linalg.cholesky(spread).unsqueeze(-3)
+        white = torch.linalg.solve_triangular(lower, means.unsqueeze(-1), upper=False).squeeze(-1)
+        share = weights.unsqueeze(-1) * weights.unsqueeze(-2) / (weights.unsqueeze(-1) + weights.unsqueeze(-2))
+        return 0.5 * torch.log1p(share * torch.cdist(white, white).square())
+
+
+class DiagonalFamily(Family):
+    """Variances along the coordinate axes."""
+
+    kind = Diagonal
+
+    def stretched(self, spread: Tensor, scales: Tensor) -> Tensor:
+        """Multiply variances."""
+        return spread * scales.square()
+
+    def _products(self, x: Tensor) -> Tensor:
+        return x.square()
+
+    def _of_matrices(self, covariances: Tensor) -> Tensor:
+        return covariances.diagonal(dim1=-2, dim2=-1)
+
+    def _spread(self, weights: Tensor, moments: Tensor) -> Tensor:
+        return moments.clamp_min(0) + self.floor
+
+    def _log_determinant(self, moments: Tensor) -> Tensor:
+        return (moments.clamp_min(0) + self.floor).log().sum(-1)
+
+    def _precision(self, means: Tensor, spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return means / spread, -0.5 / spread, spread.log().sum(-1)
+
+
+class SphericalFamily(DiagonalFamily):
+    """One variance for all directions."""
+
+    kind = Spherical  # type: ignore[assignment]
+
+    def stretched(self, spread: Tensor, scales: Tensor) -> Tensor:
+        """Multiply variances by the square of the one scale there is."""
+        return spread * scales[0].square()
+
+    def _spread(self, weights: Tensor, moments: Tensor) -> Tensor:
+        return super()._spread(weights, moments).mean(-1)
+
+    def _log_determinant(self, moments: Tensor) -> Tensor:
+        return self.dim * self._spread(moments, moments).log()
+
+    def _precision(self, means: Tensor, spread: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        variance = spread.unsqueeze(-1)
+        return means / variance, (-0.5 / variance).expand_as(means), self.dim * spread.log()
+
+
+FAMILIES: dict[str, type[Family]] = {
+    "full": FullFamily,
+    "tied": TiedFamily,
+    "diag": DiagonalFamily,
+    "spherical": SphericalFamily,
+}
+
+
+def _log_determinant(lower: Tensor) -> Tensor:
+    return 2 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)

@@ -1,0 +1,212 @@
+"""Maximum likelihood fits: steps against scikit-learn and loops, optima from any start."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+from sklearn.mixture import GaussianMixture
+from torch import Tensor
+
+from cramix import Diagonal, Full, Spherical, Tied
+from cramix.fit import fit_likelihood
+from cramix.fit.em import Data, maximize
+from cramix.fit.families import FAMILIES, Family
+from cramix.fit.merging import merge_cheapest
+
+D = torch.float64
+KINDS = {"full": Full, "tied": Tied, "diag": Diagonal, "spherical": Spherical}
+
+
+def blobs(n: int = 300, d: int = 2, k: int = 3, seed: int = 0) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
+    roots = torch.randn(k, d, d, generator=g, dtype=D)
+    centres = 4 * torch.randn(k, d, generator=g, dtype=D)
+    label = torch.arange(n) % k
+    return centres[label] + (roots[label] @ torch.randn(n, d, 1, generator=g, dtype=D)).squeeze(-1)
+
+
+def random_sums(family: Family, batch: int, k: int, seed: int) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
+    roots = torch.randn(batch, k, family.dim, family.dim, generator=g, dtype=D)
+    weights = torch.randn(batch, k, generator=g, dtype=D).softmax(-1)
+    return family.sums(weights, torch.randn(batch, k, family.dim, generator=g, dtype=D), roots @ roots.mT)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_step_is_that_of_scikit_learn(name: str) -> None:
+    """One step from the same parameters, with the same floor; weighted samples are repeated ones."""
+    x, repeats = blobs(), torch.arange(300) % 3 + 1
+    family = FAMILIES[name](2, 1e-6)
+    sums = random_sums(family, 1, 3, seed=1)
+    weights, means, spread = (t.squeeze(0) for t in family.parameters(sums))
+    precisions = torch.linalg.inv(spread) if name in ("full", "tied") else 1 / spread
+    peer = GaussianMixture(
+        3,
+        covariance_type=name,
+        max_iter=1,
+        weights_init=weights.numpy(),
+        means_init=means.numpy(),
+        precisions_init=precisions.numpy(),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one step does not converge
+        peer.fit(x.repeat_interleave(repeats, 0).numpy())
+    found, likelihood = Data(family, x, repeats.to(D)).step(sums)
+    weights, means, spread = (t.squeeze(0).numpy() for t in family.parameters(found))
+    np.testing.assert_allclose(weights, peer.weights_, rtol=1e-9)
+    np.testing.assert_allclose(means, peer.means_, rtol=1e-9)
+    np.testing.assert_allclose(spread, peer.covariances_, rtol=1e-8)
+    assert likelihood.item() == pytest.approx(peer.lower_bound_, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_likelihood_is_that_of_scipy_and_never_falls(name: str) -> None:
+    x = blobs(seed=2)
+    data = Data(FAMILIES[name](2, 1e-6), x, torch.ones(300, dtype=D))
+    sums, last = random_sums(data.family, 4, 5, seed=3), None
+    for _ in range(20):
+        weights, means, spread = data.family.parameters(sums)
+        covariances = KINDS[name](spread).matrices(2).expand(4, 5, 2, 2)
+        truth = []
+        for b in range(4):
+            density = sum(
+                weights[b, i].item()
+                * multivariate_normal(means[b, i].numpy(), covariances[b, i].numpy()).pdf(x.numpy())
+                for i in range(5)
+            )
+            truth.append(np.log(density).mean())
+        sums, likelihood = data.step(sums)
+        np.testing.assert_allclose(likelihood.numpy(), truth, rtol=1e-8)
+        assert last is None or (likelihood >= last - 1e-8).all()
+        last = likelihood
+
+
+def test_fits_in_a_batch_do_not_feel_each_other_nor_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = blobs(seed=4)
+    data = Data(FAMILIES["full"](2, 1e-6), x, torch.rand(300, generator=torch.Generator().manual_seed(5), dtype=D))
+    sums = random_sums(data.family, 3, 4, seed=6)
+    together = maximize(data, sums, 7)
+    monkeypatch.setattr("cramix.fit.em._BLOCK", 100)
+    for b in range(3):
+        alone = maximize(data, sums[b : b + 1], 7)
+        torch.testing.assert_close(alone.sums[0], together.sums[b], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_merging_keeps_moments_and_takes_the_cheapest_pair(name: str) -> None:
+    family = FAMILIES[name](3, 1e-9)
+    sums = random_sums(family, 6, 5, seed=7)
+    merged = merge_cheapest(family, sums)
+    torch.testing.assert_close(merged.sum(1), sums.sum(1))
+    costs = family.merge_costs(sums)
+    for b in range(6):
+        pairs = [(costs[b, i, j].item(), i, j) for i in range(5) for j in range(i)]
+        _, i, j = min(pairs)
+        rest = [sums[b, m] for m in range(5) if m not in (i, j)] + [sums[b, i] + sums[b, j]]
+        for row in rest:
+            assert (merged[b] - row).abs().amax(-1).min() < 1e-12
+
+
+@pytest.mark.parametrize("name", ["full", "diag", "spherical"])
+def test_merge_costs_are_runnalls(name: str) -> None:
+    family = FAMILIES[name](3, 1e-9)
+    sums = random_sums(family, 1, 4, seed=8)
+    costs = family.merge_costs(sums)[0]
+
+    def log_determinant(row: Tensor) -> float:
+        _, _, spread = family.parameters(row[None, None])
+        return torch.logdet(KINDS[name](spread).matrices(3)[0, 0]).item()
+
+    for i in range(4):
+        for j in range(4):
+            a, b = sums[0, i], sums[0, j]
+            truth = (a + b)[0] * log_determinant(a + b) - a[0] * log_determinant(a) - b[0] * log_determinant(b)
+            assert costs[i, j].item() == pytest.approx(0.5 * truth.item(), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nine_blobs_are_found_from_every_start(seed: int) -> None:
+    """A grid on which expectation maximisation from random points ends in another optimum more often than not."""
+    g = torch.Generator().manual_seed(10)
+    grid = torch.cartesian_prod(torch.arange(3.0), torch.arange(3.0)).to(D)
+    x = 5 * grid.repeat(60, 1) + torch.randn(540, 2, generator=g, dtype=D)
+    result = fit_likelihood(x, 9, generator=torch.Generator().manual_seed(seed))
+    nearest = torch.cdist(5 * grid, result.mixture.means).amin(-1)
+    assert nearest.max() < 0.6
+    assert result.converged
+    assert result.collapsed == 0
+    assert result.log_likelihood == pytest.approx(result.mixture.log_prob(x).mean().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_at_least_as_good_as_ten_starts_of_scikit_learn(name: str) -> None:
+    x = blobs(400, 3, 4, seed=11)
+    peer = GaussianMixture(4, covariance_type=name, n_init=10, random_state=0, tol=1e-6, max_iter=500).fit(x.numpy())
+    result = fit_likelihood(x, 4, name, generator=torch.Generator().manual_seed(0))
+    assert type(result.mixture.covariance_kind) is KINDS[name]
+    assert result.log_likelihood >= peer.score(x.numpy()) - 1e-4
+
+
+def test_units_and_places_do_not_matter() -> None:
+    x = blobs(seed=12)
+    scale, shift = torch.tensor([1e-8, 1e8], dtype=D), torch.tensor([1e-3, 1e9], dtype=D)
+    plain, moved = (fit_likelihood(y, 3, generator=torch.Generator().manual_seed(1)) for y in (x, shift + scale * x))
+    back = (moved.mixture.means - shift) / scale
+    assert torch.cdist(back, plain.mixture.means).amin(-1).max() < 1e-3
+    assert moved.log_likelihood == pytest.approx(plain.log_likelihood - scale.log().sum().item(), abs=1e-3)
+
+
+def test_weights_are_repetitions() -> None:
+    x, repeats = blobs(seed=13), torch.arange(300) % 2 + 1
+    weighted = fit_likelihood(x, 3, weights=repeats.to(D), generator=torch.Generator().manual_seed(2))
+    repeated = fit_likelihood(x.repeat_interleave(repeats, 0), 3, generator=torch.Generator().manual_seed(2))
+    assert weighted.log_likelihood == pytest.approx(repeated.log_likelihood, abs=1e-5)
+
+
+def test_same_seed_same_fit_and_float32_stays() -> None:
+    x = blobs(seed=14).float()
+    a, b = (fit_likelihood(x, 3, generator=torch.Generator().manual_seed(3)) for _ in range(2))
+    assert a.mixture.means.dtype == torch.float32
+    assert torch.equal(a.mixture.means, b.mixture.means)
+    assert a.log_likelihood == b.log_likelihood
+
+
+def test_a_collapse_is_said() -> None:
+    x = torch.cat([blobs(seed=15), torch.ones(50, 2, dtype=D) * 30])
+    with pytest.warns(UserWarning, match="of 4 components have collapsed"):
+        result = fit_likelihood(x, 4, generator=torch.Generator().manual_seed(4))
+    assert result.collapsed >= 1
+    assert result.mixture.log_prob(x).isfinite().all()
+
+
+@pytest.mark.parametrize("x", [torch.zeros(5, 2), torch.ones(1, 3), torch.eye(4), torch.arange(6.0).unsqueeze(-1)])
+def test_poor_data_gives_a_valid_mixture(x: Tensor) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # collapsed, as told above
+        result = fit_likelihood(x, 1, generator=torch.Generator().manual_seed(5))
+    torch.testing.assert_close(result.mixture.mean, x.mean(0))
+    assert result.mixture.covariances.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"x": torch.zeros(3)}, r"x must be samples \(n, d\)"),
+        ({"x": torch.tensor([[0.0, float("nan")]])}, "x must be finite; got nan"),
+        ({"x": torch.zeros(3, 2, dtype=torch.int64)}, "x must be floating point"),
+        ({"n_components": 0}, "n_components must be from 1 to the 4 samples; got 0"),
+        ({"n_components": 5}, "n_components must be from 1 to the 4 samples; got 5"),
+        ({"covariances": "round"}, "covariances must be one of full, tied, diag, spherical; got 'round'"),
+        ({"weights": torch.tensor([1.0, -1.0, 1.0, 1.0])}, "weights must be >= 0"),
+        ({"starts": 0}, "starts must be >= 1"),
+        ({"floor": 0.0}, "floor > 0"),
+    ],
+)
+def test_bad_input(change: dict, match: str) -> None:
+    arguments = {"x": torch.eye(4), "n_components": 2} | change
+    with pytest.raises(ValueError, match=match):
+        fit_likelihood(**arguments)
