@@ -160,3 +160,7 @@ def test_counts_and_dimensions_are_integers_from_one_on(scheme, name, bad):
 def test_equispaced_refuses_counts(bad):
     with pytest.raises(ValueError, match=rf"^count must be an integer >= 1; got {bad!r}\. Give"):
         directions.equispaced(bad)
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert directions.random(np.int64(3), np.int32(2)).shape == (3, 2)

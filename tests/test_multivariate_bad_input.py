@@ -477,3 +477,8 @@ def test_one_bad_number_is_found_wherever_it_is_and_nothing_changes(kind, data):
     for n, x in arguments.items():
         torch.testing.assert_close(x, before[n], rtol=0, atol=0, equal_nan=True)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_condition_refuses_infinite_values():
+    p = MultivariateNormalMixture(WEIGHTS, MEANS, EYE.expand(2, 3, 3))
+    refuses(lambda: p.condition([0], tensor([INF])), "values", "inf", "finite")

@@ -14,8 +14,8 @@ from cramix import (
     sliced_cramer_distance,
     sliced_cramer_loss,
 )
+from tests.refusals import refuses
 from tests.sliced_oracle import randn, random_mixture
-from tests.test_bad_input import refuses
 
 P, X = random_mixture(seed=1), randn(9, 2, seed=2)
 NAN, INF = math.nan, math.inf
@@ -140,3 +140,17 @@ def test_sizes_that_are_no_numbers(factor, q):
     """Not looked at where validation is off, or finite without a finite square."""
     p = MultivariateNormalMixture(P.weights, factor * P.means, P.covariances, validate_args=False)
     cured(lambda: sliced_cramer_loss(p, q), "means", "inf or NaN", "Scale")
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"normalization": "median"}, "normalization must be"),
+        ({"normalization": "sum"}, "without slices"),
+        ({"tolerance": 0.0}, "tolerance must be"),
+        ({"reduction": "max"}, "reduction must be"),
+    ],
+)
+def test_the_module_refuses_when_it_is_made(options: dict, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        SlicedCramerLoss(**options)

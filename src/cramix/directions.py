@@ -90,5 +90,5 @@ def _unit(vectors: Tensor) -> Tensor:
 
 def _check(count: int, dim: int) -> None:
     for name, value in (("count", count), ("dim", dim)):
-        if not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
             raise ValueError(f"{name} must be an integer >= 1; got {value!r}. Give the number wanted.")

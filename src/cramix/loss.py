@@ -12,7 +12,7 @@ from cramix.distance.cramer import total_cramer
 from cramix.distance.cramer_wold import cramer_wold_squared
 from cramix.distance.density import density_l2_squared
 from cramix.distance.likelihood import negative_log_likelihood
-from cramix.distance.sliced import sliced_cramer_squared
+from cramix.distance.sliced import check_options, sliced_cramer_squared
 from cramix.distance.univariate.reduction import Share, total
 from cramix.distance.wasserstein import sliced_wasserstein_power
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
@@ -188,6 +188,7 @@ class SlicedCramerLoss(nn.Module):
     ) -> None:
         super().__init__()
         _share(reduction)
+        check_options(directions, normalization, tolerance)
         if isinstance(directions, Tensor):
             self.register_buffer("directions", directions)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import index
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -210,8 +210,8 @@ class MultivariateNormalMixture(Distribution):
 
     def marginal(self, dims: int | Sequence[int]) -> Self | NormalMixture:
         """Return the distribution of some coordinates; for a single number a univariate `NormalMixture`."""
-        if isinstance(dims, int):
-            (dim,) = self._dims([dims])
+        if isinstance(dims, SupportsIndex) and not isinstance(dims, Tensor):
+            (dim,) = self._dims([index(dims)])
             scales = self.covariance_kind.marginal([dim]).scales_along(self.means.new_ones(1, 1)).squeeze(-1)
             return self._univariate(self.weights, self.means[..., dim], scales)
         dims = self._dims(dims)
@@ -230,6 +230,8 @@ class MultivariateNormalMixture(Distribution):
             raise ValueError(f"dims must leave a coordinate free; got all {self.dim}. See log_prob.")
         known = self._like(self.weights, self.means[..., given], self.covariance_kind.marginal(given))
         log_joint = known._log_joint(values, "values")
+        if self._validate_args and readable(values):
+            check_finite(values=values)
         gain, left = self.covariance_kind.condition(given, rest)
         means = self.means[..., rest]
         if gain is not None:
