@@ -144,3 +144,11 @@ def test_weights_count_up_to_their_sum() -> None:
     p, q = oracle.random_mixture(3, seed=15), oracle.random_mixture(3, seed=16)
     scaled = NormalMixture(p.weights * (1 + 5e-7), p.means, p.scales)
     assert cramer_loss(scaled, q).item() == pytest.approx(cramer_loss(p, q).item(), rel=1e-12)
+
+
+def test_nan_is_no_match() -> None:
+    """Where values are not checked, a distance must not turn NaN into 0."""
+    good = oracle.random_mixture(2, seed=20)
+    bad = NormalMixture(good.weights, good.means * torch.nan, good.scales, validate_args=False)
+    assert cramer_distance(bad, good).isnan()
+    assert cramer_distance(good, good) == 0

@@ -175,6 +175,18 @@ def test_same_seed_same_fit_and_float32_stays() -> None:
     assert a.log_likelihood == b.log_likelihood
 
 
+def test_a_constant_column_has_the_floor_as_its_variance() -> None:
+    x = torch.stack([torch.randn(1500, generator=torch.Generator().manual_seed(6)), torch.ones(1500)], -1)
+    with pytest.warns(UserWarning, match="collapsed"):
+        result = fit_likelihood(x, 2, generator=torch.Generator().manual_seed(7))
+    torch.testing.assert_close(result.mixture.covariances[:, 1, 1], torch.full((2,), 1e-6))
+
+
+def test_a_fit_keeps_no_graph() -> None:
+    result = fit_likelihood(blobs().requires_grad_(), 2, generator=torch.Generator().manual_seed(8))
+    assert not result.mixture.means.requires_grad
+
+
 def test_a_collapse_is_said() -> None:
     x = torch.cat([blobs(seed=15), torch.ones(50, 2, dtype=D) * 30])
     with pytest.warns(UserWarning, match="of 4 components have collapsed"):
@@ -198,12 +210,14 @@ def test_poor_data_gives_a_valid_mixture(x: Tensor) -> None:
         ({"x": torch.zeros(3)}, r"x must be samples \(n, d\)"),
         ({"x": torch.tensor([[0.0, float("nan")]])}, "x must be finite; got nan"),
         ({"x": torch.zeros(3, 2, dtype=torch.int64)}, "x must be floating point"),
-        ({"n_components": 0}, "n_components must be from 1 to the 4 samples; got 0"),
-        ({"n_components": 5}, "n_components must be from 1 to the 4 samples; got 5"),
+        ({"n_components": 0}, "n_components must be an integer >= 1; got 0"),
+        ({"n_components": 2.0}, r"n_components must be an integer >= 1; got 2\.0"),
+        ({"n_components": 5}, "n_components must be at most the 4 samples; got 5"),
+        ({"surplus": -1}, "surplus must be an integer >= 0; got -1"),
         ({"covariances": "round"}, "covariances must be one of full, tied, diag, spherical; got 'round'"),
         ({"weights": torch.tensor([1.0, -1.0, 1.0, 1.0])}, "weights must be >= 0"),
-        ({"starts": 0}, "starts must be >= 1"),
-        ({"floor": 0.0}, "floor > 0"),
+        ({"starts": 0}, "starts must be an integer >= 1"),
+        ({"floor": 0.0}, "floor must be > 0"),
     ],
 )
 def test_bad_input(change: dict, match: str) -> None:

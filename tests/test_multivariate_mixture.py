@@ -123,12 +123,14 @@ def test_validate_args_false_trusts_values_but_not_shapes():
             MultivariateNormalMixture(tensor([0.5, 0.5]), p.means, wrong, validate_args=False)
 
 
-def test_validate_args_none_follows_torch():
+def test_values_are_checked_even_if_torch_has_its_own_checks_switched_off():
     weights, means, bad = tensor([0.5, 0.5]), torch.zeros(2, 3).double(), Spherical(tensor([-1.0, 2.0]))
     with pytest.raises(ValueError, match="variances must be >= 0"):
         MultivariateNormalMixture(weights, means, bad)
-    Distribution.set_default_validate_args(False)
-    assert MultivariateNormalMixture(weights, means, bad).covariance_kind is bad
+    Distribution.set_default_validate_args(False)  # as its compiler does for good; put back after the test
+    with pytest.raises(ValueError, match="variances must be >= 0"):
+        MultivariateNormalMixture(weights, means, bad)
+    assert MultivariateNormalMixture(weights, means, bad, validate_args=False).covariance_kind is bad
 
 
 def test_an_empty_batch_is_a_batch():

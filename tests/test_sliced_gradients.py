@@ -439,3 +439,18 @@ def test_a_second_derivative_is_refused(points: bool) -> None:
     torch.testing.assert_close(grad, torch.autograd.grad(value, means, retain_graph=True)[0])
     with pytest.raises(RuntimeError, match="first derivatives only"):
         (value + grad.square().sum()).backward()
+
+
+def test_second_derivatives_are_refused_however_they_are_asked_for() -> None:
+    x, m = randn(40, 2, seed=50), randn(2, 2, seed=51)
+    weights, spread = torch.tensor([0.5, 0.5], dtype=torch.float64), Diagonal(torch.ones(1, 2, dtype=torch.float64))
+
+    def loss(means: Tensor) -> Tensor:
+        return sliced_cramer_loss(MultivariateNormalMixture(weights, means, spread), x)
+
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.functional.hessian(loss, m)
+    means = m.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(means), means, create_graph=True)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(gradient.sum(), means)

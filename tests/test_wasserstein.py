@@ -433,3 +433,13 @@ def test_bad_input() -> None:
         sliced_wasserstein(x, x, directions=0)
     with pytest.raises(ValueError, match="p and q must have one dimension; got 2 and 1"):
         sliced_wasserstein(x, x[:, :1])
+
+
+def test_slices_have_length_one() -> None:
+    x, y = torch.randn(2, 20, 2, generator=torch.Generator().manual_seed(30), dtype=torch.float64)
+    eye = torch.eye(2, dtype=torch.float64)
+    assert sliced_wasserstein(x, y, directions=10 * eye).item() == pytest.approx(
+        sliced_wasserstein(x, y, directions=eye).item(), rel=1e-12
+    )
+    with pytest.raises(ValueError, match=r"directions must be \(t, 2\)"):
+        sliced_wasserstein(x, y, directions=torch.zeros(0, 2, dtype=torch.float64))

@@ -1,6 +1,6 @@
 """cramix learns Gaussian mixtures by gradient descent, with Cramér distances."""
 
-from cramix import directions
+from cramix import directions, fit, parameters
 from cramix.distance.cramer import cramer_distance
 from cramix.distance.likelihood import kl_divergence
 from cramix.distance.lp import lp_distance
@@ -39,10 +39,12 @@ __all__ = [
     "crps",
     "density_l2_loss",
     "directions",
+    "fit",
     "kl_divergence",
     "load",
     "lp_distance",
     "negative_log_likelihood_loss",
+    "parameters",
     "save",
     "sliced_cramer_distance",
     "sliced_cramer_loss",

@@ -6,6 +6,7 @@ A projection on a direction and on its opposite are as far apart, so schemes cov
 from __future__ import annotations
 
 import math
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -90,5 +91,5 @@ def _unit(vectors: Tensor) -> Tensor:
 
 def _check(count: int, dim: int) -> None:
     for name, value in (("count", count), ("dim", dim)):
-        if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
             raise ValueError(f"{name} must be an integer >= 1; got {value!r}. Give the number wanted.")

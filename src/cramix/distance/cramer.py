@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from cramix.distance.operands import operands
+from cramix.distance.root import root
 from cramix.distance.univariate import atoms
 from cramix.distance.univariate.autograd import differentiable_cramer
 from cramix.distance.univariate.reduction import Share, total
@@ -26,6 +26,7 @@ def cramer_squared(p: NormalMixture | Tensor, q: NormalMixture | Tensor) -> Tens
         Losses `(*batch)`, in float32 for half-precision input.
 
     Example:
+        >>> import torch
         >>> p = NormalMixture(torch.tensor([0.5, 0.5]), torch.tensor([-1.0, 1.0]), torch.tensor([0.5, 0.5]))
         >>> cramer_squared(p, torch.tensor([-1.0, 1.0]))
         tensor(0.0582)
@@ -45,10 +46,10 @@ def cramer_distance(p: NormalMixture | Tensor, q: NormalMixture | Tensor) -> Ten
     """Return the metric `C2(p, q)`, the root of `cramer_squared`, `(*batch)`; the derivative at 0 is taken as 0.
 
     Example:
+        >>> import torch
         >>> p = NormalMixture(torch.tensor([1.0]), torch.tensor([0.0]), torch.tensor([0.0]))
         >>> cramer_distance(p, p.affine(4.0, 1.0))
         tensor(2.)
     """
     squared = cramer_squared(p, q)
-    positive = squared > 0
-    return torch.where(positive, torch.where(positive, squared, 1).sqrt(), 0)
+    return root(squared, 2)

@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 
 from cramix.distance.cramer import cramer_distance
 from cramix.distance.operands import Operand, operands
+from cramix.distance.root import root
 from cramix.mixture import NormalMixture, components
 from cramix.quadrature import gauss_legendre, panel_edges
 
@@ -39,10 +40,7 @@ def lp_distance(p: NormalMixture | Tensor, q: NormalMixture | Tensor, p_order: f
     if batch.numel() == 0:
         return p_side.means.new_empty(batch)
     integral, unit = _integral([_flat(side, batch) for side in (p_side, q_side)], p_order)
-    # The root's derivative at 0 is taken as 0, as for the Cramér distance.
-    positive = integral > 0
-    root = torch.where(positive, torch.where(positive, integral, 1) ** (1 / p_order) * unit, 0)
-    return root.reshape(batch).to(dtype)
+    return (root(integral, p_order) * unit).reshape(batch).to(dtype)
 
 
 def _flat(side: Operand, batch: torch.Size) -> Operand:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from cramix import directions as schemes
-from cramix.checks import check_finite, check_floating, readable
 from cramix.distance.cramer import cramer_squared
 from cramix.distance.multivariate.energy import energy_distance
 from cramix.distance.operands import multivariate_operands
+from cramix.distance.root import root
+from cramix.distance.slices import check_directions, unit_vectors
 from cramix.mixture import MultivariateNormalMixture
 
 # Projected numbers at a time.
@@ -55,7 +56,7 @@ def sliced_cramer_squared(
         tensor(0.2398)
     """
     p, q = multivariate_operands(p, q)
-    _check_directions(directions, p.means)
+    check_directions(directions, p.means)
     check_options(directions, normalization, tolerance)
     if not target_term and (not isinstance(directions, str) or p.only_points or not q.only_points):
         raise ValueError(
@@ -70,7 +71,12 @@ def sliced_cramer_squared(
             tolerance = max(tolerance, 1e-6 if dtype == torch.float32 else 1e-14)
             mean = sphere_factor(p.dim) * energy_distance(p, q, tolerance, target_term)
         else:
-            chosen = _unit_vectors(directions, p, generator)
+            if not isinstance(directions, Tensor):
+                like = p.means
+                directions = schemes.random(
+                    directions, p.dim, generator=generator, dtype=like.dtype, device=like.device
+                )
+            chosen = unit_vectors(directions.to(dtype))
             total = _over_slices(p, q, chosen)
             if normalization == "sum":
                 return total
@@ -89,8 +95,7 @@ def sliced_cramer_distance(
 ) -> Tensor:
     """Return the metric, the root of `sliced_cramer_squared`, `(*batch)`; the derivative at 0 is taken as 0."""
     squared = sliced_cramer_squared(p, q, directions, normalization, tolerance=tolerance, generator=generator)
-    positive = squared > 0
-    return torch.where(positive, torch.where(positive, squared, 1).sqrt(), 0)
+    return root(squared, 2)
 
 
 def sphere_factor(dim: int) -> float:
@@ -111,15 +116,6 @@ def _over_slices(p: MultivariateNormalMixture, q: MultivariateNormalMixture, dir
     return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
 
 
-def _unit_vectors(directions: int | Tensor, p: MultivariateNormalMixture, generator: torch.Generator | None) -> Tensor:
-    if isinstance(directions, int):
-        like = p.means
-        return schemes.random(directions, p.dim, generator=generator, dtype=like.dtype, device=like.device)
-    directions = directions.to(p.means.dtype)
-    directions = directions / directions.abs().amax(-1, keepdim=True)  # the squares of very long or short ones overflow
-    return directions / torch.linalg.vector_norm(directions, dim=-1, keepdim=True)
-
-
 def check_options(directions: str | int | Tensor, normalization: str, tolerance: float) -> None:
     """Require options that go together, whatever the sides are."""
     if normalization not in ("mean", "integral", "sum"):
@@ -128,25 +124,3 @@ def check_options(directions: str | int | Tensor, normalization: str, tolerance:
         raise ValueError(f"tolerance must be between 0 and 0.1; got {tolerance!r}. The default is 1e-7.")
     if isinstance(directions, str) and normalization == "sum":
         raise ValueError('normalization must be "mean" or "integral" without slices; got "sum". Give directions.')
-
-
-def _check_directions(directions: str | int | Tensor, means: Tensor) -> None:
-    dim = means.shape[-1]
-    if not isinstance(directions, Tensor):
-        number = isinstance(directions, int) and not isinstance(directions, bool) and directions >= 1
-        if not number and not (isinstance(directions, str) and directions == "exact"):
-            got = repr(directions) if isinstance(directions, str | int | float | None) else type(directions).__name__
-            raise ValueError(
-                f'directions must be "exact", a number >= 1 or a tensor (t, {dim}); got {got}. See cramix.directions.'
-            )
-        return
-    check_floating(directions=directions, means=means)
-    if directions.ndim != 2 or directions.shape[1] != dim or len(directions) == 0:
-        raise ValueError(
-            f"directions must be (t, {dim}) with t >= 1 in {dim} dimensions; got {tuple(directions.shape)}. "
-            "See cramix.directions."
-        )
-    if readable(directions):
-        check_finite(directions=directions)
-        if (empty := directions.abs().amax(-1) == 0).any():
-            raise ValueError(f"directions must have a length > 0; got {int(empty.sum())} of length 0. Drop them.")

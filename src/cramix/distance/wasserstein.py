@@ -13,6 +13,8 @@ from cramix.directions import orthogonal
 from cramix.distance.lp import lp_distance
 from cramix.distance.once import once
 from cramix.distance.operands import Operand, multivariate_operands, operands
+from cramix.distance.root import root
+from cramix.distance.slices import check_directions, unit_vectors
 from cramix.distance.transport import Line, squared_transport
 from cramix.mixture import MultivariateNormalMixture, NormalMixture, components
 from cramix.mixture.quantile import quantile
@@ -38,7 +40,7 @@ def wasserstein(p: NormalMixture | Tensor, q: NormalMixture | Tensor, order: int
         >>> wasserstein(p, p.affine(3.0, 5.0))  # sqrt(3^2 + (5 - 1)^2)
         tensor(5.)
     """
-    return _root(_power(p, q, order), order)
+    return root(_power(p, q, order), order)
 
 
 def sliced_wasserstein(
@@ -62,7 +64,7 @@ def sliced_wasserstein(
         >>> sliced_wasserstein(x[:1], x[1:], directions=torch.eye(2))  # sqrt((3^2 + 4^2) / 2)
         tensor(3.5355)
     """
-    return _root(sliced_wasserstein_power(p, q, order, directions, generator), order)
+    return root(sliced_wasserstein_power(p, q, order, directions, generator), order)
 
 
 def sliced_wasserstein_power(
@@ -78,12 +80,9 @@ def sliced_wasserstein_power(
         single = torch.promote_types(p.means.dtype, torch.float32)  # halves have no decomposition
         drawn = orthogonal(directions, p.dim, generator=generator, dtype=single, device=p.means.device)
         directions = drawn.to(p.means.dtype)
+    check_directions(directions, p.means)
+    directions = unit_vectors(directions)
     return _power(p.project(directions), q.project(directions), order).mean(-1)
-
-
-def _root(power: Tensor, order: int) -> Tensor:
-    positive = power > 0
-    return torch.where(positive, torch.where(positive, power, 1) ** (1 / order), 0)
 
 
 def _power(p: NormalMixture | Tensor, q: NormalMixture | Tensor, order: int) -> Tensor:

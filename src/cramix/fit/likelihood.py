@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -60,10 +61,13 @@ def fit_likelihood(
         tensor([0.4969, 0.5031])
     """
     began = time.perf_counter()
-    _check(x, n_components, covariances, starts, floor)
-    weights = of_samples("x", x.shape[:1], weights, x).double()
-    centre, scale = _units(x.double(), weights, FAMILIES[covariances])
-    data = Data(FAMILIES[covariances](x.shape[-1], floor), (x.double() - centre) / scale, weights)
+    _check(x, n_components, covariances, starts, surplus, floor)
+    if weights is not None:
+        check_floating(x=x, weights=weights)
+    dtype, x = x.dtype, x.detach().double()
+    weights = of_samples("x", x.shape[:1], None if weights is None else weights.detach().double(), x)
+    centre, scale = _units(x, weights, FAMILIES[covariances])
+    data = Data(FAMILIES[covariances](x.shape[-1], floor), (x - centre) / scale, weights)
     history = _History(began, scale.log().sum().item())
     most = min(len(x), n_components + (n_components + 4 if surplus is None else surplus))
     outcome = maximize(data, _random_points(data, starts, most, generator), _PLACING)
@@ -76,7 +80,7 @@ def fit_likelihood(
     best = outcome.sums[outcome.log_likelihood.argmax()].unsqueeze(0)
     outcome = maximize(data, best, max_iterations, tolerance)
     history.add("polishing", outcome)
-    return _result(data.family, outcome, centre, scale, x.dtype, history)
+    return _result(data.family, outcome, centre, scale, dtype, history)
 
 
 def _random_points(data: Data, batch: int, k: int, generator: torch.Generator | None) -> Tensor:
@@ -134,14 +138,17 @@ def _result(
     )
 
 
-def _check(x: Tensor, n_components: int, covariances: str, starts: int, floor: float) -> None:
+def _check(x: Tensor, n_components: int, covariances: str, starts: int, surplus: int | None, floor: float) -> None:
     check_floating(x=x)
     if x.ndim != 2 or 0 in x.shape:
         raise ValueError(f"x must be samples (n, d) with n, d >= 1; got {tuple(x.shape)}. Use unsqueeze(-1) for d = 1.")
     check_finite(x=x)
     if covariances not in FAMILIES:
         raise ValueError(f"covariances must be one of {', '.join(FAMILIES)}; got {covariances!r}. Try full.")
-    if not 1 <= n_components <= len(x):
-        raise ValueError(f"n_components must be from 1 to the {len(x)} samples; got {n_components}. Ask for fewer.")
-    if starts < 1 or not floor > 0:
-        raise ValueError(f"starts must be >= 1 and floor > 0; got {starts} and {floor:g}. The defaults are 8 and 1e-6.")
+    for name, value, least in (("n_components", n_components, 1), ("starts", starts, 1), ("surplus", surplus or 0, 0)):
+        if not isinstance(value, Integral) or value < least:
+            raise ValueError(f"{name} must be an integer >= {least}; got {value!r}. Give the number wanted.")
+    if n_components > len(x):
+        raise ValueError(f"n_components must be at most the {len(x)} samples; got {n_components}. Ask for fewer.")
+    if not isinstance(floor, int | float) or not floor > 0:
+        raise ValueError(f"floor must be > 0; got {floor!r}. The default is 1e-6.")

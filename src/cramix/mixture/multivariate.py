@@ -33,7 +33,7 @@ class MultivariateNormalMixture(Distribution):
         means: `(*batch, k, d)`.
         covariances: matrices `(*batch, k, d, d)`, positive semi-definite (0 is a point), or one of the kinds `Full`,
             `Tied`, `Diagonal`, `Spherical`, `Factor`.
-        validate_args: check the values too (shapes always are); torch's default if None.
+        validate_args: check the values too (shapes always are); yes if None, unless Python runs with -O.
 
     Example:
         >>> weights, means = torch.tensor([0.5, 0.5]), torch.tensor([[0.0, 0.0], [4.0, 2.0]])
@@ -49,6 +49,7 @@ class MultivariateNormalMixture(Distribution):
     }
     support = constraints.real_vector
     has_rsample = True
+    _validate_args = __debug__  # of its own: torch's compiler switches the default of all distributions off for good
 
     def __init__(
         self, weights: Tensor, means: Tensor, covariances: Tensor | Covariance, validate_args: bool | None = None
@@ -70,7 +71,7 @@ class MultivariateNormalMixture(Distribution):
         self.weights = weights if weights.shape == shape else weights.expand(shape)
         self.means = means if means.shape[:-1] == shape else means.expand(*shape, dim)
         super().__init__(shape[:-1], torch.Size((dim,)), validate_args=False)
-        self._validate_args = Distribution._validate_args if validate_args is None else validate_args
+        self._validate_args = type(self)._validate_args if validate_args is None else validate_args
         if self._validate_args and readable(weights, means, self.covariance_kind.values):
             check_weights(self.weights)
             check_finite(means=means)
@@ -89,7 +90,7 @@ class MultivariateNormalMixture(Distribution):
         if readable(x):
             check_finite(**{name: x})
         points = cls(weights, x, Points(x.new_zeros(1)), validate_args=False)
-        points._validate_args = Distribution._validate_args
+        points._validate_args = cls._validate_args
         return points
 
     @classmethod
@@ -291,7 +292,8 @@ class MultivariateNormalMixture(Distribution):
 
         The reparameterisation is implicit (Figurnov et al. 2018): a value moves with the parameters so that each
         coordinate's distribution function given the coordinates before it stays, which makes the gradient of any
-        expectation unbiased. Covariances must be positive definite; points move with their place.
+        expectation unbiased. Where modes are far apart the gradient of the weights rests on rare values between them,
+        and needs very many samples. Covariances must be positive definite; points move with their place.
         """
         value = self._drawn(sample_shape, generator)
         moving = any(x.requires_grad for x in (self.weights, self.means, self.covariance_kind.values))

@@ -23,7 +23,7 @@ class NormalMixture(NormalComponents):
         weights: probabilities of the components, `(*batch, k)`, sum to one along the last axis.
         means: `(*batch, k)`.
         scales: standard deviations >= 0, `(*batch, k)`; a scale of 0 is an atom.
-        validate_args: check the values too (shapes always are); torch's default if None.
+        validate_args: check the values too (shapes always are); yes if None, unless Python runs with -O.
 
     Example:
         >>> p = NormalMixture(torch.tensor([0.3, 0.7]), torch.tensor([-1.0, 2.0]), torch.tensor([0.5, 1.0]))
@@ -145,7 +145,8 @@ class NormalMixture(NormalComponents):
         """Draw `(*sample, *batch)` values with gradients to weights, means and scales.
 
         The reparameterisation is implicit (Figurnov et al. 2018): a value moves with the parameters so that F(x) stays,
-        which makes the gradient of any expectation unbiased. A value on an atom moves with that atom.
+        which makes the gradient of any expectation unbiased. Where modes are far apart that of the weights rests on
+        rare values between them, and needs very many samples. A value on an atom moves with that atom.
         """
         return reparameterized(self.sample(sample_shape, generator), self.weights, self.means, self.scales)
 

@@ -23,6 +23,7 @@ class NormalComponents(Distribution):
     }
     support = constraints.real
     has_rsample = True
+    _validate_args = __debug__  # of its own: torch's compiler switches the default of all distributions off for good
 
     def __init__(self, weights: Tensor, means: Tensor, scales: Tensor, validate_args: bool | None = None) -> None:
         check_floating(weights=weights, means=means, scales=scales)
@@ -39,7 +40,7 @@ class NormalComponents(Distribution):
         self.weights, self.means, self.scales = weights, means, scales
         # Checked here rather than by torch's constraints, which take longer than the Cramér distance itself.
         self._batch_shape, self._event_shape = shape[:-1], torch.Size()
-        self._validate_args = Distribution._validate_args if validate_args is None else validate_args
+        self._validate_args = type(self)._validate_args if validate_args is None else validate_args
         self._only_atoms = False
         if self._validate_args:
             check_mixture(weights, means, scales)
@@ -79,7 +80,7 @@ class NormalComponents(Distribution):
     def from_atoms(cls, weights: Tensor, places: Tensor) -> Self:
         """Build from weights and places `(*batch, n)` that are known to be valid."""
         atoms = cls(weights, places, places.new_zeros(()), validate_args=False)
-        atoms._validate_args, atoms._only_atoms = Distribution._validate_args, True
+        atoms._validate_args, atoms._only_atoms = cls._validate_args, True
         return atoms
 
     @classmethod

@@ -55,18 +55,18 @@ class _Energy(Function):
         p, q = _side(tensors[:n_p]), _side(tensors[n_p:])
         with torch.inference_mode():  # calls are a quarter cheaper
             value, at_p, at_q = evaluate(p, q, own_energy, tolerance, at_p=any(need[:n_p]), at_q=any(need[n_p:]))
-        ctx.shapes = [x.shape for x in tensors]
         known = *(at_p or (None,) * n_p), *(at_q or (None,) * (len(tensors) - n_p))
-        ctx.save_for_backward(*(None if x is None else x.clone() for x in known))
+        ctx.save_for_backward(*tensors, *(None if x is None else x.clone() for x in known))
         return value.clamp_min(least).to(tensors[0].dtype, copy=True)
 
     @staticmethod
     def backward(ctx, grad):
-        known = zip(ctx.saved_tensors, ctx.shapes, strict=True)
-        with torch.no_grad():
-            gradients = [None if x is None else _pulled_back(grad, x, shape) for x, shape in known]
-        if torch.is_grad_enabled():
-            gradients = [None if x is None else last_gradient(x.requires_grad_(), x) for x in gradients]
+        saved = ctx.saved_tensors
+        tensors, known = saved[: len(saved) // 2], saved[len(saved) // 2 :]
+        gradients = [
+            None if at is None else last_gradient(_pulled_back(grad, at, x.shape), *tensors)
+            for x, at in zip(tensors, known, strict=True)
+        ]
         return None, None, None, None, *gradients
 
 
