@@ -10,6 +10,12 @@ from torch import Tensor
 from cramix.checks import check_broadcast, check_floating, in_transform, plain_eager
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
+_CURES = {
+    "MultivariateNormalMixture": "Use sliced_cramer_loss, or project.",
+    "NormalMixture": "Use cramer_loss.",
+    "MixtureSameFamily": "Convert it with from_torch.",
+}
+
 
 class Operand(NamedTuple):
     """Weights, means and scales `(*batch, k)` in float32 or float64; no scales for samples, which are all atoms."""
@@ -43,9 +49,7 @@ def _mixture(name: str, side: NormalMixture | Tensor) -> NormalMixture:
         return side
     if isinstance(side, Tensor):
         return NormalMixture.from_samples(side, name=name)
-    raise ValueError(
-        f"{name} must be a NormalMixture or a tensor of samples; got {type(side).__name__}. Use torch.as_tensor."
-    )
+    raise ValueError(f"{name} must be a NormalMixture or a tensor of samples; {_got(side)}")
 
 
 def _operand(side: NormalMixture, dtype: torch.dtype) -> Operand:
@@ -72,7 +76,9 @@ def _multivariate(name: str, side: MultivariateNormalMixture | Tensor) -> Multiv
         return side
     if isinstance(side, Tensor):
         return MultivariateNormalMixture.from_samples(side, name=name)
-    raise ValueError(
-        f"{name} must be a MultivariateNormalMixture or a tensor of samples (*batch, n, d); "
-        f"got {type(side).__name__}. Use torch.as_tensor."
-    )
+    raise ValueError(f"{name} must be a MultivariateNormalMixture or a tensor of samples (*batch, n, d); {_got(side)}")
+
+
+def _got(side: object) -> str:
+    name = type(side).__name__
+    return f"got {name}. {_CURES.get(name, 'Use torch.as_tensor for samples.')}"

@@ -218,9 +218,9 @@ class Tied(_Dense):
 
 
 class Factor(_Dense):
-    """A factor S each, `(*batch, k, r, d)`, with covariance `S^T S`: the paper's parametrisation.
+    """A factor S each, `(*batch, k, r, d)`, with covariance `S^T S`; for lower factors see `from_scale_tril`.
 
-    Any S is valid, r may be smaller than d, and the distances' gradients in S are bounded.
+    It is the paper's parametrisation. Any S is valid, r may be smaller than d, and gradients in S are bounded.
     """
 
     name = "factor"

@@ -85,7 +85,9 @@ class MultivariateNormalMixture(Distribution):
         """
         check_floating(**{name: x} if weights is None else {name: x, "weights": weights})
         if x.ndim < 2 or 0 in x.shape[-2:]:
-            raise ValueError(f"{name} must hold at least one sample; got shape {tuple(x.shape)}. Use (*batch, n, d).")
+            raise ValueError(
+                f"{name} must hold at least one sample, (*batch, n, d); got {tuple(x.shape)}. Add an axis."
+            )
         weights = of_samples(name, x.shape[:-1], weights, x)
         if readable(x):
             check_finite(**{name: x})
