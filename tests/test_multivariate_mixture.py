@@ -657,3 +657,16 @@ def test_methods_work_under_vmap(kind):
         strict=True,
     ):
         close(got, torch.stack(expected), 1e-11, 1e-12)
+
+
+def test_from_logits_is_softmax():
+    logits, means = tensor([0.0, 1.0, -math.inf]), torch.zeros(3, 2).double()
+    p = MultivariateNormalMixture.from_logits(logits, means, Spherical(tensor([1.0])))
+    torch.testing.assert_close(p.weights, tensor([1 / (1 + math.e), math.e / (1 + math.e), 0.0]))
+    with pytest.raises(ValueError, match="logits must be < inf"):
+        MultivariateNormalMixture.from_logits(logits * math.inf, means, Spherical(tensor([1.0])))
+
+
+def test_repr_says_the_sizes_and_the_kind():
+    p = MultivariateNormalMixture(torch.ones(1), torch.zeros(4, 1, 2), Diagonal(torch.ones(1, 2)))
+    assert repr(p) == "MultivariateNormalMixture(batch_shape=(4,), n_components=1, dim=2, covariances=diagonal)"

@@ -17,7 +17,7 @@ from cramix.mixture.components import log_weights
 from cramix.mixture.covariance import Covariance, Full, Points
 from cramix.mixture.normal import NormalMixture
 from cramix.mixture.sampling import drawn, reparameterized
-from cramix.mixture.weights import of_samples, pruned
+from cramix.mixture.weights import of_logits, of_samples, pruned
 
 if TYPE_CHECKING:
     from sklearn.mixture import GaussianMixture
@@ -76,6 +76,14 @@ class MultivariateNormalMixture(Distribution):
             check_weights(self.weights)
             check_finite(means=means)
             self.covariance_kind.check()
+
+    @classmethod
+    def from_logits(
+        cls, logits: Tensor, means: Tensor, covariances: Tensor | Covariance, validate_args: bool | None = None
+    ) -> Self:
+        """Build from unnormalised log weights `(*batch, k)`."""
+        check_floating(logits=logits)
+        return cls(of_logits(logits), means, covariances, validate_args)
 
     @classmethod
     def from_samples(cls, x: Tensor, weights: Tensor | None = None, *, name: str = "x") -> Self:
@@ -143,6 +151,10 @@ class MultivariateNormalMixture(Distribution):
     def to_sklearn(self) -> GaussianMixture:
         """Return a `sklearn.mixture.GaussianMixture` that predicts, scores and samples as if it had been fitted."""
         return convert.to_sklearn(self)
+
+    def __repr__(self) -> str:
+        size = f"batch_shape={tuple(self.batch_shape)}, n_components={self.n_components}, dim={self.dim}"
+        return f"{type(self).__name__}({size}, covariances={self.covariance_kind.name})"
 
     @property
     def n_components(self) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal, constraints
 
 from cramix.checks import check_broadcast, check_finite, check_floating, check_mixture, check_weights, readable
-from cramix.mixture.weights import of_samples, pruned
+from cramix.mixture.weights import of_logits, of_samples, pruned
 
 
 class NormalComponents(Distribution):
@@ -51,10 +51,7 @@ class NormalComponents(Distribution):
         check_floating(logits=logits, means=means, scales=scales)
         cure = "Each is (*batch, components)."
         shape = check_broadcast(cure, logits=logits.shape, means=means.shape, scales=scales.shape)
-        weights = logits.expand(shape).softmax(-1)
-        if readable(logits) and (bad := weights.isnan()).any():
-            worst = logits.expand(shape).amax(-1)[bad.any(-1)].flatten()[0].item()
-            raise ValueError(f"logits must be < inf, and not all -inf; got max {worst}. Use -inf for weight 0.")
+        weights = of_logits(logits.expand(shape))
         return cls(weights, means, scales, validate_args)
 
     @classmethod

@@ -25,6 +25,15 @@ def of_samples(name: str, shape: torch.Size, weights: Tensor | None, like: Tenso
     return weights / total
 
 
+def of_logits(logits: Tensor) -> Tensor:
+    """Return the softmax of unnormalised log weights `(*batch, k)`."""
+    weights = logits.softmax(-1)
+    if readable(logits) and (bad := weights.isnan()).any():
+        worst = logits.amax(-1)[bad.any(-1)].flatten()[0].item()
+        raise ValueError(f"logits must be < inf, and not all -inf; got max {worst}. Use -inf for weight 0.")
+    return weights
+
+
 def draw(weights: Tensor, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
     """Draw components by their weights `(*batch, k)`; return their numbers in `shape`, `(*sample, *batch)`.
 
