@@ -43,7 +43,6 @@ def mixture_rows(batch: int, k: int, compiled: bool, close: bool = False) -> dic
     q = [p[0].detach(), p[1].detach() + 1e-3, p[2].detach()] if close else parameters(batch, k, seed=2)
 
     def ours() -> torch.Tensor:
-        # Said explicitly: once torch's compiler has run, it has switched off the validation of all distributions.
         return cramer_loss(NormalMixture(*p, validate_args=True), NormalMixture(*q, validate_args=True))
 
     def ours_unchecked() -> torch.Tensor:

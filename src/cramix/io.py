@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
-from cramix.mixture.covariance import Covariance, Points
+from cramix.mixture.axes import Points
+from cramix.mixture.covariance import Covariance
 
 _FORMAT = "1"
 _KINDS: dict[str, type[Covariance]] = {kind.name: kind for kind in (Full, Tied, Diagonal, Spherical, Factor, Points)}

@@ -5,16 +5,14 @@ Univariate in docs/math.md, eq. 15, of any dimension in docs/others.md, eq. O13.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from cramix.checks import check_broadcast, check_floating
+from cramix.distance.operands import common_batch
 from cramix.mixture import Covariance, Diagonal, Full, MultivariateNormalMixture, NormalMixture, Spherical
-
-_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+from cramix.mixture.components import whitened_log_density
 
 
 class _Side(NamedTuple):
@@ -37,13 +35,7 @@ def density_l2_squared(
         tensor(0.1248)
     """
     a, b = _side("p", p), _side("q", q)
-    check_floating(p=p.means, q=q.means)
-    if p.event_shape != q.event_shape:
-        raise ValueError(
-            f"p and q must live in one space; got event shapes {tuple(p.event_shape)} and {tuple(q.event_shape)}. "
-            "See marginal and affine."
-        )
-    check_broadcast("Batch shapes come before components.", p=p.batch_shape, q=q.batch_shape)
+    common_batch(p, q)
     pairs = [_overlaps(*sides) for sides in ((a, b), (a, a), (b, b))]
     # In units of the largest density, lest two infinities are subtracted.
     largest = [torch.where(weights > 0, logs, -torch.inf).detach().amax((-1, -2)) for weights, logs in pairs]
@@ -76,8 +68,7 @@ def _overlaps(p: _Side, q: _Side) -> tuple[Tensor, Tensor]:
     else:
         total = Full(p.covariances.matrices(dim).unsqueeze(-3) + q.covariances.matrices(dim).unsqueeze(-4))
     z, log_diagonal = total.whiten(offset)
-    log_density = -0.5 * z.square().sum(-1) - log_diagonal.sum(-1) - dim * _LOG_SQRT_2PI
-    return p.weights.unsqueeze(-1) * q.weights.unsqueeze(-2), log_density
+    return p.weights.unsqueeze(-1) * q.weights.unsqueeze(-2), whitened_log_density(z, log_diagonal)
 
 
 def _sum(weights: Tensor, logs: Tensor) -> Tensor:

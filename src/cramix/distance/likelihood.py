@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cramix.checks import check_broadcast, check_floating
 from cramix.distance.once import once
+from cramix.distance.operands import common_batch
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.weights import of_samples
 
@@ -65,13 +66,7 @@ def kl_divergence(
     if not isinstance(samples, int) or samples < 2:
         raise ValueError(f"samples must be an integer >= 2; got {samples!r}. Some hundreds are usual.")
     p, q = _at_least_single("p", p), _at_least_single("q", q)
-    check_floating(p=p.means, q=q.means)
-    if p.event_shape != q.event_shape:
-        raise ValueError(
-            f"p and q must live in one space; got event shapes {tuple(p.event_shape)} and {tuple(q.event_shape)}. "
-            "See marginal and affine."
-        )
-    batch = check_broadcast("Batch shapes come before components.", p=p.batch_shape, q=q.batch_shape)
+    batch = common_batch(p, q)
     p = p.expand(batch)
     x = p.rsample((samples,), generator)
     log_ratio = _detached(p).log_prob(x) - q.log_prob(x)

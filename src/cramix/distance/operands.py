@@ -82,3 +82,16 @@ def _multivariate(name: str, side: MultivariateNormalMixture | Tensor) -> Multiv
 def _got(side: object) -> str:
     name = type(side).__name__
     return f"got {name}. {_CURES.get(name, 'Use torch.as_tensor for samples.')}"
+
+
+def common_batch(
+    p: NormalMixture | MultivariateNormalMixture, q: NormalMixture | MultivariateNormalMixture
+) -> torch.Size:
+    """Require two mixtures in one space, and return what their batch shapes broadcast to."""
+    check_floating(p=p.means, q=q.means)
+    if p.event_shape != q.event_shape:
+        raise ValueError(
+            f"p and q must live in one space; got event shapes {tuple(p.event_shape)} and {tuple(q.event_shape)}. "
+            "See marginal and affine."
+        )
+    return check_broadcast("Batch shapes come before components.", p=p.batch_shape, q=q.batch_shape)

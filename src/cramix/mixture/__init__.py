@@ -1,6 +1,8 @@
 """Mixtures as values: distributions without weights to train."""
 
-from cramix.mixture.covariance import Covariance, Diagonal, Factor, Full, Spherical, Tied
+from cramix.mixture.axes import Diagonal, Spherical
+from cramix.mixture.covariance import Covariance
+from cramix.mixture.dense import Factor, Full, Tied
 from cramix.mixture.multivariate import MultivariateNormalMixture
 from cramix.mixture.normal import NormalMixture
 

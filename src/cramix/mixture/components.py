@@ -48,6 +48,11 @@ def log_density(x: Tensor, means: Tensor, scales: Tensor) -> Tensor:
     return -0.5 * ((x - means) / scales).square() - scales.log() - _LOG_SQRT_2PI
 
 
+def whitened_log_density(z: Tensor, log_diagonal: Tensor) -> Tensor:
+    """Return the log density of vectors `(*, d)` from `z`, `L z` their offset, and the log of the diagonal of L."""
+    return -0.5 * z.square().sum(-1) - log_diagonal.sum(-1) - z.shape[-1] * _LOG_SQRT_2PI
+
+
 def mean_below(x: Tensor, means: Tensor, scales: Tensor) -> Tensor:
     """Return the partial moment `E(x - X)+`."""
     atom, scales = safe_scales(scales)

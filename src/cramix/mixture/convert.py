@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Independent, MixtureSameFamily, MultivariateNormal, Normal
 
-from cramix.mixture.covariance import Covariance, Diagonal, Factor, Full, Spherical, Tied, cholesky
+from cramix.mixture.axes import Diagonal, Spherical
+from cramix.mixture.cholesky import cholesky
+from cramix.mixture.covariance import Covariance
+from cramix.mixture.dense import Factor, Full, Tied
 
 if TYPE_CHECKING:
     from sklearn.mixture import GaussianMixture
 
-    from cramix.mixture.multivariate import MultivariateNormalMixture
+    from cramix.mixture.multivariate_value import MultivariateComponents
 
 # scikit-learn's names of the kinds it has; the values have the same shapes.
 _KINDS: dict[str, type[Covariance]] = {"full": Full, "tied": Tied, "diag": Diagonal, "spherical": Spherical}
@@ -36,7 +39,7 @@ def parts_of_torch(mixture: MixtureSameFamily) -> tuple[Tensor, Tensor, Covarian
     )
 
 
-def to_torch(mixture: MultivariateNormalMixture) -> MixtureSameFamily:
+def to_torch(mixture: MultivariateComponents) -> MixtureSameFamily:
     """Return `MixtureSameFamily(Categorical, MultivariateNormal)`."""
     kind = mixture.covariance_kind
     lower = kind.lower() if isinstance(kind, Factor) else cholesky(mixture.covariances)
@@ -52,7 +55,7 @@ def parts_of_sklearn(model: GaussianMixture) -> tuple[Tensor, Tensor, Covariance
     return weights, means, _KINDS[model.covariance_type](values)
 
 
-def to_sklearn(mixture: MultivariateNormalMixture) -> GaussianMixture:
+def to_sklearn(mixture: MultivariateComponents) -> GaussianMixture:
     """Return a scikit-learn model that predicts, scores and samples as if it had been fitted."""
     try:
         from sklearn.mixture import GaussianMixture
@@ -79,7 +82,7 @@ def to_sklearn(mixture: MultivariateNormalMixture) -> GaussianMixture:
     return model
 
 
-def _in_sklearn(mixture: MultivariateNormalMixture) -> tuple[str, Tensor]:
+def _in_sklearn(mixture: MultivariateComponents) -> tuple[str, Tensor]:
     """Return scikit-learn's name of the kind and the values it wants; kinds that it lacks become full."""
     kind, k, dim = mixture.covariance_kind, mixture.n_components, mixture.dim
     if isinstance(kind, Tied):

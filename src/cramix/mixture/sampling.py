@@ -10,8 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cramix.mixture.axes import Points
 from cramix.mixture.components import log_weights
-from cramix.mixture.covariance import Covariance, Points
+from cramix.mixture.covariance import Covariance
 from cramix.mixture.weights import draw
 
 # Numbers in the roots of covariances gathered at once.

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from cramix.distance.operands import Operand
+from cramix.distance.underflow import LARGEST_EXPONENT
 from cramix.distance.univariate.packing import packed
-from cramix.distance.univariate.pairs import INV_SQRT_PI, LARGEST_EXPONENT
+from cramix.distance.univariate.pairs import INV_SQRT_PI
 from cramix.distance.univariate.resolve import THRESHOLD, resolve
 
 

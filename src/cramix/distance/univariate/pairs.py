@@ -23,14 +23,12 @@ import torch
 from torch import Tensor
 
 from cramix.distance.scratch import Scratch
+from cramix.distance.underflow import LARGEST_EXPONENT
 
 # Pairs per block: long enough to feed every thread, short enough for the work arrays to stay in cache.
 BLOCK = 1 << 18
 # Up to this many pairs the time goes into calls, not arithmetic.
 SMALL = 1 << 14
-
-# Beyond this exp(-x) underflows, where it takes up to 70 times as long; here it is as good as 0 there.
-LARGEST_EXPONENT = {torch.float32: 86.0, torch.float64: 707.0}
 
 INV_SQRT_PI = 1 / math.sqrt(math.pi)
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from cramix.checks import in_reach_of_numpy
 from cramix.distance.operands import Operand
-from cramix.distance.univariate.pairs import INV_SQRT_PI, LARGEST_EXPONENT
+from cramix.distance.underflow import LARGEST_EXPONENT
+from cramix.distance.univariate.pairs import INV_SQRT_PI
 from cramix.distance.univariate.resolve import THRESHOLD, resolve
 
 # Pairs of all links of the chain.
