@@ -1,12 +1,13 @@
 """cramix learns Gaussian mixtures by gradient descent, with Cramér distances."""
 
-from cramix import directions, fit, parameters
+from cramix import directions, parameters
 from cramix.distance.cramer import cramer_distance
 from cramix.distance.likelihood import kl_divergence
 from cramix.distance.lp import lp_distance
 from cramix.distance.sliced import sliced_cramer_distance
 from cramix.distance.spherical import spherical_cramer_squared
 from cramix.distance.wasserstein import sliced_wasserstein, wasserstein
+from cramix.fitting import ConvergenceWarning, FitResult, fit
 from cramix.io import load, save
 from cramix.loss import (
     CramerLoss,
@@ -24,9 +25,11 @@ from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, No
 __version__ = "0.1.0"
 
 __all__ = [
+    "ConvergenceWarning",
     "CramerLoss",
     "Diagonal",
     "Factor",
+    "FitResult",
     "Full",
     "MultivariateNormalMixture",
     "NormalMixture",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import lru_cache
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -86,6 +87,12 @@ def check_finite(**tensors: Tensor) -> None:
             raise ValueError(
                 f"{name} must be finite; got {first} ({count} of {x.numel()} values). Drop or replace them."
             )
+
+
+def check_integer(name: str, value: object, least: int) -> None:
+    """Require an integer of at least so much."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be an integer >= {least}; got {value!r}. Give the number wanted.")
 
 
 def check_within(name: str, x: Tensor, interval: str) -> None:

@@ -9,11 +9,18 @@ from cramix.mixture import MultivariateNormalMixture
 
 @dataclass(frozen=True)
 class Step:
-    """One stage of a fit: what was done, with how many components, the mean log likelihood after it, and its time."""
+    """One entry of a fit's history.
+
+    Args:
+        name: the stage.
+        components: how many there are.
+        loss: what the stage makes small: the negative mean log likelihood, or the Cramér loss, in the data's units.
+        seconds: since the fit began.
+    """
 
     name: str
     components: int
-    log_likelihood: float
+    loss: float
     seconds: float
 
 
@@ -23,18 +30,20 @@ class FitResult:
 
     Args:
         mixture: the result, in the units and the dtype of the data.
-        log_likelihood: its mean over the data.
-        converged: whether the last stage gained less than its tolerance in the end.
+        log_likelihood: its mean over the data; None if the target was a mixture.
+        converged: whether the method stopped because it had arrived.
         reason: why it stopped, in words.
         collapsed: how many components are as narrow as the floor somewhere.
+        iterations: steps of the last stage.
         history: the stages.
         seconds: of all of them.
     """
 
     mixture: MultivariateNormalMixture
-    log_likelihood: float
+    log_likelihood: float | None
     converged: bool
     reason: str
     collapsed: int
+    iterations: int
     history: tuple[Step, ...]
     seconds: float

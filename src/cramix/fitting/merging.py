@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cramix.fit.families import Family
+from cramix.fitting.families import Family
 
 
 def merge_cheapest(family: Family, sums: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.fit.families import Family
+from cramix.fitting.families import Family
 
 # Numbers in the responsibilities at a time.
 _BLOCK = 1 << 20
@@ -18,20 +18,41 @@ _LEAST = 1e-12
 class Data:
     """Samples with weights that sum to one, as features of a family.
 
+    A target of normal components has the means of the features over each of them instead. The likelihood is then that
+    of samples of which those of one component stay together, a lower bound of the other one's.
+
     Being a sum of products, a log density is right to rounding times the square of the data's size in scales of the
     narrowest component: give standardised data.
 
     Args:
         family: which features.
-        x: samples `(n, d)`.
+        x: samples `(n, d)`, or the means of components.
         weights: `(n,)`, of any positive sum.
+        spread: covariances of components, `(n or 1, d, d)`.
     """
 
-    def __init__(self, family: Family, x: Tensor, weights: Tensor) -> None:
+    def __init__(self, family: Family, x: Tensor, weights: Tensor, spread: Tensor | None = None) -> None:
         self.family, self.x = family, x
         self.weights = weights / weights.sum()
-        self._features = family.features(x).T.contiguous()  # (F, n)
+        self.spread = spread
+        self._features = family.features(x, spread).T.contiguous()  # (F, n)
         self._weighted = (self._features * self.weights).T.contiguous()  # (n, F)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def covariance(self) -> Tensor:
+        """Return the covariance matrix of the whole, `(d, d)`."""
+        offset = self.x - (self.weights.unsqueeze(-1) * self.x).sum(0)
+        between = (self.weights.unsqueeze(-1) * offset).T @ offset
+        if self.spread is None:
+            return between
+        return between + (self.weights[:, None, None] * self.spread).sum(0)
+
+    def sums(self, shares: Tensor) -> Tensor:
+        """Return the sums of features `(*, k, F)` for shares of each sample in each component, `(*, k, n)`."""
+        return shares @ self._weighted
 
     def step(self, sums: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sums `(B, k, F)` after one step, and the mean log likelihood before it, `(B,)`."""
@@ -57,6 +78,11 @@ class Outcome(NamedTuple):
     log_likelihood: Tensor
     iterations: int
     converged: bool
+
+    @property
+    def reason(self) -> str:
+        """Say why it stopped."""
+        return "the log likelihood gains less than the tolerance" if self.converged else "out of iterations"
 
 
 def maximize(data: Data, sums: Tensor, iterations: int, tolerance: float = 0.0) -> Outcome:

@@ -32,9 +32,12 @@ class Family(ABC):
     def __init__(self, dim: int, floor: float) -> None:
         self.dim, self.floor = dim, floor
 
-    def features(self, x: Tensor) -> Tensor:
-        """Return `(n, F)`: 1, the coordinates of x, `(n, d)`, and their products."""
-        return torch.cat((x.new_ones(len(x), 1), x, self._products(x)), -1)
+    def features(self, x: Tensor, spread: Tensor | None = None) -> Tensor:
+        """Return `(n, F)`: 1, the coordinates of x, `(n, d)`, and their products; their means if x has a spread."""
+        products = self._products(x)
+        if spread is not None:
+            products = products + self._of_matrices(spread)
+        return torch.cat((x.new_ones(len(x), 1), x, products), -1)
 
     def sums(self, weights: Tensor, means: Tensor, covariances: Tensor) -> Tensor:
         """Return the sums of features of components, `(*, k, F)`, with covariances `(*, k, d, d)`."""

@@ -1,0 +1,167 @@
+"""Fitting a mixture to data or to another mixture, by any method: the public door."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from cramix.checks import check_floating, check_integer
+from cramix.fitting.families import FAMILIES
+from cramix.fitting.methods import METHODS
+from cramix.fitting.problem import Found, History, Method, Problem
+from cramix.fitting.result import FitResult, Step
+from cramix.fitting.starts import STARTS
+from cramix.mixture import MultivariateNormalMixture, NormalMixture, Spherical
+
+
+class ConvergenceWarning(UserWarning):
+    """A fit did not arrive, or arrived at a component that has collapsed."""
+
+
+def fit(
+    target: Tensor | MultivariateNormalMixture | NormalMixture,
+    n_components: int,
+    *,
+    method: str | Method = "merge",
+    covariances: str = "full",
+    weights: Tensor | None = None,
+    start: str | MultivariateNormalMixture | None = None,
+    floor: float = 1e-6,
+    generator: torch.Generator | None = None,
+    progress: Callable[[Step], None] | None = None,
+) -> FitResult:
+    """Fit a mixture to samples, or to another mixture.
+
+    Args:
+        target: samples `(n, d)` or `(n,)`, or a mixture without batch.
+        n_components: k, at most the number of samples.
+        method: a name of `cramix.fitting.METHODS`, or one of these classes with settings.
+        covariances: "full", "tied", "diag" or "spherical".
+        weights: of the samples, `(n,)`, of any positive sum.
+        start: "kmeans", "k-means++", "random", "random_from_data", or a mixture of k components; the method's own
+            choice if None.
+        floor: added to every variance, as a part of the variance of the target.
+        generator: for all that is random.
+        progress: called with every step of the history as it comes.
+
+    Example:
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(100, 2, generator=g), 5 + torch.randn(100, 2, generator=g)])
+        >>> fit(x, 2, generator=g).mixture.weights.sort().values
+        tensor([0.4969, 0.5031])
+    """
+    history = History(progress)
+    mixture = _as_mixture(target, weights)
+    chosen = _method(method)
+    _check(mixture, n_components, covariances, start, floor)
+    family = FAMILIES[covariances]
+    units = chosen.units(mixture, family)
+    problem = Problem(mixture, int(n_components), family(mixture.dim, float(floor)), units, start, generator, history)
+    with torch.no_grad():
+        found = chosen.run(problem)
+    return _result(problem, found)
+
+
+def _result(problem: Problem, found: Found) -> FitResult:
+    family, units = problem.family, problem.units
+    least = torch.linalg.eigvalsh(family.kind(found.spread).matrices(family.dim))[..., 0]
+    collapsed = int((least < 2 * family.floor).sum())
+    if collapsed:
+        warnings.warn(
+            f"{collapsed} of {len(found.weights)} components have collapsed to the floor of {family.floor:g} of the "
+            "variance. Ask for fewer components, or raise the floor.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    if not found.converged:
+        warnings.warn(
+            f"The fit stopped after {found.iterations} iterations: {found.reason}. Allow more, or a larger tolerance.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    stretched = family.kind(family.stretched(found.spread, units.scale))
+    mixture = MultivariateNormalMixture(
+        found.weights, units.centre + units.scale * found.means, stretched, validate_args=False
+    )
+    likelihood = problem.log_likelihood(mixture) if problem.target.only_points else None
+    history = problem.history
+    return FitResult(
+        mixture.to(problem.target.means.dtype),
+        likelihood,
+        found.converged,
+        found.reason,
+        collapsed,
+        found.iterations,
+        tuple(history.steps),
+        history.seconds,
+    )
+
+
+def _as_mixture(
+    target: Tensor | MultivariateNormalMixture | NormalMixture, weights: Tensor | None
+) -> MultivariateNormalMixture:
+    """Return the target as one mixture in d >= 1 dimensions without gradients; samples become points."""
+    if isinstance(target, Tensor):
+        check_floating(target=target)
+        if weights is not None:
+            check_floating(target=target, weights=weights)
+        if target.ndim not in (1, 2) or 0 in target.shape:
+            raise ValueError(f"target must be samples (n, d) or (n,); got shape {tuple(target.shape)}. Reshape it.")
+        x = target.detach() if target.ndim == 2 else target.detach().unsqueeze(-1)
+        return MultivariateNormalMixture.from_samples(x, None if weights is None else weights.detach(), name="target")
+    if weights is not None:
+        raise ValueError("weights must be None for a mixture, which has its own; got some. Leave them out.")
+    if isinstance(target, NormalMixture):
+        target = multivariate(target)
+    if not isinstance(target, MultivariateNormalMixture):
+        raise ValueError(f"target must be samples or a mixture; got {type(target).__name__}. See from_torch.")
+    if target.batch_shape:
+        raise ValueError(f"target must be one mixture; got a batch {tuple(target.batch_shape)}. Fit one at a time.")
+    kind = target.covariance_kind.like(target.covariance_kind.values.detach())
+    return MultivariateNormalMixture(target.weights.detach(), target.means.detach(), kind)
+
+
+def multivariate(mixture: NormalMixture) -> MultivariateNormalMixture:
+    """Return a univariate mixture as one in one dimension."""
+    if mixture.only_atoms:
+        return MultivariateNormalMixture.from_samples(mixture.means.unsqueeze(-1), mixture.weights)
+    variances = mixture.scales.square()
+    return MultivariateNormalMixture(mixture.weights, mixture.means.unsqueeze(-1), Spherical(variances))
+
+
+def _method(method: str | Method) -> Method:
+    if isinstance(method, Method):
+        return method
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, or a Method; got {method!r}. Try merge.")
+    return METHODS[method]()
+
+
+def _check(
+    target: MultivariateNormalMixture,
+    n_components: int,
+    covariances: str,
+    start: str | MultivariateNormalMixture | None,
+    floor: float,
+) -> None:
+    if covariances not in FAMILIES:
+        raise ValueError(f"covariances must be one of {', '.join(FAMILIES)}; got {covariances!r}. Try full.")
+    check_integer("n_components", n_components, 1)
+    count = int((target.weights > 0).sum())
+    if n_components > count:
+        what = "samples" if target.only_points else "components of the target"
+        raise ValueError(f"n_components must be at most the {count} {what}; got {n_components}. Ask for fewer.")
+    if not isinstance(floor, int | float) or not 0 < floor < math.inf:
+        raise ValueError(f"floor must be > 0; got {floor!r}. The default is 1e-6.")
+    if isinstance(start, MultivariateNormalMixture):
+        if start.batch_shape or start.n_components != n_components or start.dim != target.dim:
+            raise ValueError(
+                f"start must be a mixture of {n_components} components in {target.dim} dimensions; got {start!r}. "
+                "Compress it, or ask for as many components."
+            )
+    elif start is not None and start not in STARTS:
+        raise ValueError(f"start must be one of {', '.join(STARTS)}, or a mixture; got {start!r}. Leave it out.")
