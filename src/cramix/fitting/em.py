@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -11,8 +13,12 @@ from cramix.fitting.families import Family
 
 # Numbers in the responsibilities at a time.
 _BLOCK = 1 << 20
+# Up to this many features are kept; more are made anew for each block of samples.
+_KEPT = 1 << 24
 # A component without data keeps this much weight, and its place.
 _LEAST = 1e-12
+# Shares below exp(this) are no longer told apart: processors are slow at numbers that underflow.
+_FAINTEST = -80.0
 
 
 class Data:
@@ -26,20 +32,38 @@ class Data:
 
     Args:
         family: which features.
-        x: samples `(n, d)`, or the means of components.
+        x: samples `(n, d)`, or the means of components, in float64.
         weights: `(n,)`, of any positive sum.
         spread: covariances of components, `(n or 1, d, d)`.
+        dtype: of the sums over samples. Parameters are always computed in float64.
     """
 
-    def __init__(self, family: Family, x: Tensor, weights: Tensor, spread: Tensor | None = None) -> None:
-        self.family, self.x = family, x
+    def __init__(
+        self,
+        family: Family,
+        x: Tensor,
+        weights: Tensor,
+        spread: Tensor | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        self.family, self.x, self.spread, self.dtype = family, x, spread, dtype
         self.weights = weights / weights.sum()
-        self.spread = spread
-        self._features = family.features(x, spread).T.contiguous()  # (F, n)
-        self._weighted = (self._features * self.weights).T.contiguous()  # (n, F)
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def like(self, rows: Tensor | None = None, dtype: torch.dtype = torch.float64) -> Data:
+        """Return some of the samples with equal weights, or all of them as they are, with sums in a dtype."""
+        if rows is None:
+            return Data(self.family, self.x, self.weights, self.spread, dtype)
+        spread = self.spread if self.spread is None or len(self.spread) == 1 else self.spread[rows]
+        return Data(self.family, self.x[rows], torch.ones_like(self.weights[rows]), spread, dtype)
+
+    def resample(self, n: int, generator: torch.Generator | None) -> Tensor:
+        """Return the numbers of n samples drawn by their weights, spread evenly."""
+        first = torch.rand((), generator=generator, dtype=self.x.dtype)
+        levels = (torch.arange(n, dtype=self.x.dtype) + first) / n
+        return torch.searchsorted(self.weights.cumsum(0), levels.to(self.x.device)).clamp_max(len(self) - 1)
 
     @property
     def covariance(self) -> Tensor:
@@ -52,23 +76,52 @@ class Data:
 
     def sums(self, shares: Tensor) -> Tensor:
         """Return the sums of features `(*, k, F)` for shares of each sample in each component, `(*, k, n)`."""
-        return shares @ self._weighted
+        components = shares[..., 0].numel()
+        pairs = zip(shares.to(self.dtype).split(self._rows(components), -1), self._parts(components), strict=True)
+        return torch.stack([_products(share, weighted) for share, (_, weighted, _) in pairs]).sum(0).double()
 
     def step(self, sums: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sums `(B, k, F)` after one step, and the mean log likelihood before it, `(B,)`."""
-        coefficients = self.family.coefficients(sums)
+        coefficients = self.family.coefficients(sums).to(self.dtype)
         new, likelihood = torch.zeros_like(sums), sums.new_zeros(len(sums))
-        step = max(1, _BLOCK // sums[..., 0].numel())
-        for start in range(0, len(self.x), step):
-            part = slice(start, start + step)
-            joint = coefficients @ self._features[:, part]  # (B, k, n)
+        for features, weighted, weights in self._parts(sums[..., 0].numel()):
+            joint = coefficients @ features  # (B, k, n)
             top = joint.amax(-2, keepdim=True)
-            shares = joint.sub_(top).exp_()
+            shares = joint.sub_(top).clamp_min_(_FAINTEST).exp_()
             total = shares.sum(-2, keepdim=True)
-            likelihood += (top.add_(total.log()).squeeze(-2) * self.weights[part]).sum(-1)
-            new += shares.div_(total) @ self._weighted[part]
+            likelihood += (top.add_(total.log()).squeeze(-2) @ weights).double()
+            new += _products(shares.div_(total), weighted).double()
         empty = new[..., :1] < _LEAST
         return torch.where(empty, _LEAST / sums[..., :1] * sums, new), likelihood
+
+    def _rows(self, components: int) -> int:
+        """How many samples go into a block."""
+        return max(1, _BLOCK // components)
+
+    def _parts(self, components: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Features `(F, n)`, the same times weights, and weights `(n,)`, in blocks."""
+        rows = self._rows(components)
+        for start in range(0, len(self), rows):
+            part = slice(start, start + rows)
+            if self.family.count * len(self) <= _KEPT:
+                features, weighted, weights = self._kept
+                yield features[:, part], weighted[:, part], weights[part]
+            else:
+                yield self._featured(part)
+
+    @cached_property
+    def _kept(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self._featured(slice(None))
+
+    def _featured(self, part: slice) -> tuple[Tensor, Tensor, Tensor]:
+        spread = self.spread if self.spread is None or len(self.spread) == 1 else self.spread[part]
+        features, weights = self.family.features(self.x[part], spread).T.contiguous(), self.weights[part]
+        return features.to(self.dtype), (features * weights).to(self.dtype), weights.to(self.dtype)
+
+
+def _products(shares: Tensor, features: Tensor) -> Tensor:
+    """Return `shares @ features^T`, `(*, k, F)`; few features are faster on the left."""
+    return (features @ shares.flatten(0, -2).T).T.view(*shares.shape[:-1], len(features))
 
 
 class Outcome(NamedTuple):
@@ -84,12 +137,32 @@ class Outcome(NamedTuple):
         """Say why it stopped."""
         return "the log likelihood gains less than the tolerance" if self.converged else "out of iterations"
 
+    def best(self) -> Tensor:
+        """Return the sums of the most likely fit, `(1, k, F)`."""
+        return self.sums[self.log_likelihood.argmax()].unsqueeze(0)
 
-def maximize(data: Data, sums: Tensor, iterations: int, tolerance: float = 0.0) -> Outcome:
-    """Take steps until the mean log likelihood of every fit gains less than the tolerance."""
+
+def maximize(
+    data: Data,
+    sums: Tensor,
+    iterations: int,
+    tolerance: float = 0.0,
+    watch: Callable[[float], None] | None = None,
+) -> Outcome:
+    """Take steps until the mean log likelihood of every fit gains less than the tolerance.
+
+    Args:
+        data: what to fit.
+        sums: where the fits are, `(B, k, F)`.
+        iterations: at most so many.
+        tolerance: 0 to take all of them.
+        watch: called with the best mean log likelihood of each step.
+    """
     last = sums.new_full((len(sums),), -torch.inf)
     for i in range(1, iterations + 1):
         sums, likelihood = data.step(sums)
+        if watch is not None:
+            watch(likelihood.max().item())
         if tolerance and bool((likelihood - last < tolerance).all()):
             return Outcome(sums, likelihood, i, True)
         last = likelihood

@@ -32,7 +32,7 @@ class ExpectationMaximization(Method):
 
     def run(self, problem: Problem) -> Found:
         """Solve the problem."""
-        sums = draw_starts(problem, "kmeans", problem.n_components, self.starts)
+        sums = draw_starts(problem, "kmeans", problem.data, problem.n_components, self.starts)
         outcome = maximize(problem.data, sums, self.max_iterations, self.tolerance)
         best = outcome.log_likelihood.argmax()
         problem.note_likelihood("expectation maximisation", problem.n_components, outcome.log_likelihood[best].item())

@@ -32,6 +32,11 @@ class Family(ABC):
     def __init__(self, dim: int, floor: float) -> None:
         self.dim, self.floor = dim, floor
 
+    @property
+    def count(self) -> int:
+        """How many features there are, F."""
+        return 1 + self.dim + self._products(torch.zeros(self.dim)).shape[-1]
+
     def features(self, x: Tensor, spread: Tensor | None = None) -> Tensor:
         """Return `(n, F)`: 1, the coordinates of x, `(n, d)`, and their products; their means if x has a spread."""
         products = self._products(x)
@@ -60,10 +65,20 @@ class Family(ABC):
         return torch.cat((constant.unsqueeze(-1), linear, quadratic), -1)
 
     def merge_costs(self, sums: Tensor) -> Tensor:
-        """Return how much merging each two components costs, `(*, k, k)`: Runnalls' bound of the divergence."""
-        both = sums.unsqueeze(-2) + sums.unsqueeze(-3)
-        each, merged = (x[..., 0] * self._log_determinants(x) for x in (sums, both))
-        return 0.5 * (merged - each.unsqueeze(-1) - each.unsqueeze(-2))
+        """Return how much merging each two of k components costs, `(*, k (k - 1) / 2)`, in the order of `pairs`.
+
+        It is Runnalls' bound of the divergence.
+        """
+        first, second = self.pairs(sums.shape[-2])
+        each = sums[..., 0] * self._log_determinants(sums)
+        both = sums[..., first, :] + sums[..., second, :]
+        merged = both[..., 0] * self._log_determinants(both)
+        return 0.5 * (merged - each[..., first] - each[..., second])
+
+    @staticmethod
+    def pairs(k: int) -> Tensor:
+        """Return the numbers of the first and of the second component of each pair, `(2, k (k - 1) / 2)`."""
+        return torch.triu_indices(k, k, 1)
 
     def _log_determinants(self, sums: Tensor) -> Tensor:
         """Each component by itself."""
@@ -157,8 +172,9 @@ class TiedFamily(_Dense):
         weights, means, spread = self.parameters(sums)
         lower = torch.linalg.cholesky(spread).unsqueeze(-3)
         white = torch.linalg.solve_triangular(lower, means.unsqueeze(-1), upper=False).squeeze(-1)
-        share = weights.unsqueeze(-1) * weights.unsqueeze(-2) / (weights.unsqueeze(-1) + weights.unsqueeze(-2))
-        return 0.5 * torch.log1p(share * torch.cdist(white, white).square())
+        first, second = self.pairs(sums.shape[-2])
+        share = weights[..., first] * weights[..., second] / (weights[..., first] + weights[..., second])
+        return 0.5 * torch.log1p(share * (white[..., first, :] - white[..., second, :]).square().sum(-1))
 
 
 class DiagonalFamily(Family):

@@ -1,9 +1,12 @@
 """The fit that finds the best optimum from random starts: more components than asked, merged.
 
-Several fits run at once, each from random points with more components than asked. Expectation maximisation places them.
-Then the two whose merging costs least become one, with a few steps after it, until as many are left as asked, and the
-best fit is polished. The surplus finds the places that a start has missed, and merging takes from where there are too
-many.
+Fits run in rounds of some at once, each from more components than asked. Expectation maximisation places them. Then the
+two whose merging costs least become one, with a few steps after it, until as many are left as asked. The surplus finds
+the places that a start has missed, and merging takes from where there are too many. Beside them run fits that begin
+with as many components as asked, which cost little and sometimes end where merging never leads. When the best optimum
+has been found twice no further round is needed, and it is polished.
+
+All but the polishing works on a part of large data, and in float32 if its rounding permits.
 """
 
 from __future__ import annotations
@@ -11,14 +14,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+from torch import Tensor
+
 from cramix.checks import check_integer
-from cramix.fitting.em import Outcome, maximize
+from cramix.fitting.em import Data, Outcome, maximize
 from cramix.fitting.merging import merge_cheapest
 from cramix.fitting.problem import Found, Method, Problem
-from cramix.fitting.starts import draw_starts
+from cramix.fitting.starts import STARTS, sums_of
+from cramix.mixture import MultivariateNormalMixture
 
-# Steps of expectation maximisation after the start, after each merge, and before the best is chosen.
+# Steps of expectation maximisation after the start, after each merge, and before fits are compared.
 _PLACING, _SETTLING, _CHOOSING = 20, 5, 30
+# Fits of either sort in a round.
+_AT_ONCE = 4
+# Mean log likelihoods that differ by less are of one optimum.
+_SAME = 1e-3
 
 
 @dataclass(frozen=True)
@@ -26,8 +37,9 @@ class MergeDown(Method):
     """Fit more components than asked, merge them, and polish the best.
 
     Args:
-        starts: how many fits run at once.
+        starts: how many fits to merge down at most, in rounds of four.
         surplus: components to begin with beyond k; k + 4 if None.
+        rows: samples to search with; if there are more, so many drawn at random.
         tolerance: gain of the mean log likelihood in a step at which to stop.
         max_iterations: of the last stage.
     """
@@ -35,30 +47,75 @@ class MergeDown(Method):
     name: ClassVar[str] = "merge"
     starts: int = 8
     surplus: int | None = None
+    rows: int = 20_000
     tolerance: float = 1e-7
     max_iterations: int = 1000
 
     def __post_init__(self) -> None:
         check_integer("starts", self.starts, 1)
         check_integer("surplus", self.surplus or 0, 0)
+        check_integer("rows", self.rows, 1)
         check_integer("max_iterations", self.max_iterations, 1)
 
     def run(self, problem: Problem) -> Found:
         """Solve the problem."""
-        data, k = problem.data, problem.n_components
+        some = self._some(problem)
+        try:
+            best = self._search(problem, problem.data.like(some, torch.float32))
+        except torch.linalg.LinAlgError:  # a component too narrow for float32
+            best = self._search(problem, problem.data.like(some))
+        if some is not None:
+            best = maximize(problem.data.like(some), best, self.max_iterations, self.tolerance).sums
+
+        def watch(log_likelihood: float) -> None:
+            problem.note_likelihood("polishing", problem.n_components, log_likelihood)
+
+        outcome = maximize(problem.data, best, self.max_iterations, self.tolerance, watch)
+        parameters = problem.family.parameters(outcome.sums.squeeze(0))
+        return Found(*parameters, outcome.converged, outcome.reason, outcome.iterations)
+
+    def _some(self, problem: Problem) -> Tensor | None:
+        """Return the numbers of the samples to search with, none for all."""
+        rows = max(self.rows, 10 * problem.n_components)
+        return problem.data.resample(rows, problem.generator) if len(problem.data) > rows else None
+
+    def _search(self, problem: Problem, data: Data) -> Tensor:
+        """Return the sums of features of the best fit of all rounds, `(1, k, F)`."""
+        found = list[Outcome]()
+        if isinstance(problem.start, MultivariateNormalMixture):
+            found.append(maximize(data, sums_of(problem, problem.start), _PLACING + _CHOOSING))
+        for begun in range(0, self.starts, _AT_ONCE):
+            found.append(self._round(problem, data, min(self.starts - begun, _AT_ONCE)))
+            best = max(found, key=lambda outcome: outcome.log_likelihood.max().item())
+            _note(problem, "choosing", best)
+            if problem.n_components == 1 or _twice(found):
+                break
+        return best.best()
+
+    def _round(self, problem: Problem, data: Data, batch: int) -> Outcome:
+        """Run some fits with more components and some without."""
+        k = problem.n_components
+        if k == 1:
+            return maximize(data, data.sums(data.x.new_ones(1, 1, len(data))), 1)
         most = min(len(data), k + (k + 4 if self.surplus is None else self.surplus))
-        outcome = maximize(data, draw_starts(problem, "random_from_data", most, self.starts), _PLACING)
+        outcome = maximize(data, _starts(problem, data, most, batch), _PLACING)
         _note(problem, "placing", outcome)
         while outcome.sums.shape[1] > k:
             outcome = maximize(data, merge_cheapest(problem.family, outcome.sums), _SETTLING)
             _note(problem, "merging", outcome)
-        outcome = maximize(data, outcome.sums, _CHOOSING)
-        _note(problem, "choosing", outcome)
-        best = outcome.sums[outcome.log_likelihood.argmax()].unsqueeze(0)
-        outcome = maximize(data, best, self.max_iterations, self.tolerance)
-        _note(problem, "polishing", outcome)
-        parameters = problem.family.parameters(outcome.sums.squeeze(0))
-        return Found(*parameters, outcome.converged, outcome.reason, outcome.iterations)
+        plain = maximize(data, _starts(problem, data, k, batch), _PLACING)
+        return maximize(data, torch.cat((outcome.sums, plain.sums)), _CHOOSING, _SAME / 100)
+
+
+def _starts(problem: Problem, data: Data, k: int, batch: int) -> Tensor:
+    name = problem.start if isinstance(problem.start, str) else "k-means++"
+    return STARTS[name](data, k, batch, problem.generator)
+
+
+def _twice(found: list[Outcome]) -> bool:
+    """Whether the best optimum has been found more than once."""
+    likelihoods = torch.cat([outcome.log_likelihood for outcome in found]).sort().values
+    return len(likelihoods) > 1 and bool(likelihoods[-1] - likelihoods[-2] < _SAME)
 
 
 def _note(problem: Problem, name: str, outcome: Outcome) -> None:

@@ -1,82 +1,103 @@
-"""Where a fit begins: places for components, as sums of features."""
+"""Where fits begin: places for components, as sums of features, many starts at once."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from cramix.fitting.em import Data
 from cramix.fitting.problem import Problem
 from cramix.mixture import MultivariateNormalMixture
 
 
-def draw_starts(problem: Problem, default: str, k: int, batch: int = 1) -> Tensor:
+def draw_starts(problem: Problem, default: str, data: Data, k: int, batch: int) -> Tensor:
     """Return the starts that the problem asks for, the default if none: sums of features `(batch, k, F)`."""
     start = default if problem.start is None else problem.start
     if isinstance(start, MultivariateNormalMixture):
-        return _of_mixture(problem, start).expand(batch, -1, -1)
-    return torch.stack([STARTS[start](problem.data, k, problem.generator) for _ in range(batch)])
+        return sums_of(problem, start).expand(batch, -1, -1)
+    return STARTS[start](data, k, batch, problem.generator)
 
 
-def _of_mixture(problem: Problem, mixture: MultivariateNormalMixture) -> Tensor:
-    """Return the sums of features of a mixture, `(k, F)`."""
+def sums_of(problem: Problem, mixture: MultivariateNormalMixture) -> Tensor:
+    """Return the sums of features of a mixture, `(1, k, F)`."""
     scale = problem.units.scale
     covariances = mixture.covariances.double() / scale / scale.unsqueeze(-1)
-    return problem.family.sums(mixture.weights.double(), problem.units.of(mixture.means), covariances)
+    return problem.family.sums(mixture.weights.double(), problem.units.of(mixture.means), covariances).unsqueeze(0)
 
 
-def _random_from_data(data: Data, k: int, generator: torch.Generator | None) -> Tensor:
+def _random_from_data(data: Data, k: int, batch: int, generator: torch.Generator | None) -> Tensor:
     """Put components of one shape at random samples."""
     # The k first of exponential times, each with the weight as its rate: drawing without replacement, of any number.
-    times = torch.empty_like(data.weights).exponential_(generator=generator) / data.weights
+    times = data.x.new_empty(batch, len(data)).exponential_(generator=generator) / data.weights
     return _at(data, data.x[times.topk(k, largest=False).indices])
 
 
-def _random(data: Data, k: int, generator: torch.Generator | None) -> Tensor:
+def _random(data: Data, k: int, batch: int, generator: torch.Generator | None) -> Tensor:
     """Share out every sample at random, so that all components lie in the middle."""
-    shares = torch.rand(k, len(data), generator=generator, dtype=data.x.dtype, device=data.x.device)
-    return data.sums(shares / shares.sum(0))
+    shares = torch.rand(batch, k, len(data), generator=generator, dtype=data.x.dtype, device=data.x.device)
+    return data.sums(shares / shares.sum(-2, keepdim=True))
 
 
-def _plus_plus(data: Data, k: int, generator: torch.Generator | None) -> Tensor:
-    """Put components of one shape at samples far from each other."""
-    cluster = _sklearn_cluster()
-    centres, _ = cluster.kmeans_plusplus(
-        data.x.cpu().numpy(), k, sample_weight=data.weights.cpu().numpy(), random_state=_seed(generator)
-    )
-    return _at(data, torch.from_numpy(centres).to(data.x))
+def _plus_plus(data: Data, k: int, batch: int, generator: torch.Generator | None) -> Tensor:
+    """Put components of one shape at samples far from each other.
+
+    The next sample is drawn by its squared distance to the nearest one so far, as the best of some trials (greedy
+    k-means++; Arthur and Vassilvitskii 2007).
+    """
+    trials = 2 + int(math.log(k))
+    every = torch.arange(batch, device=data.x.device)
+    chosen = _drawn(data.weights.expand(batch, -1), 1, generator)  # (B, 1)
+    nearest = _squared_distances(data, chosen).squeeze(1)  # (B, n)
+    for _ in range(k - 1):
+        chance = data.weights * nearest
+        # Where all samples coincide with chosen ones, any will do.
+        chance = torch.where(chance.sum(-1, keepdim=True) > 0, chance, data.weights)
+        tried = _drawn(chance, trials, generator)
+        nearer = torch.minimum(nearest.unsqueeze(1), _squared_distances(data, tried))  # (B, trials, n)
+        best = (nearer @ data.weights).argmin(-1)
+        nearest = nearer[every, best]
+        chosen = torch.cat((chosen, tried[every, best].unsqueeze(-1)), -1)
+    return _at(data, data.x[chosen])
 
 
-def _kmeans(data: Data, k: int, generator: torch.Generator | None) -> Tensor:
+def _drawn(chances: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """Draw with replacement by the rows of chances, `(B, n)`; return numbers `(B, count)`."""
+    mass = chances.cumsum(-1)
+    levels = torch.rand(len(mass), count, generator=generator, dtype=mass.dtype, device=mass.device)
+    return torch.searchsorted(mass, levels * mass[:, -1:], right=True).clamp_max(mass.shape[-1] - 1)
+
+
+def _squared_distances(data: Data, index: Tensor) -> Tensor:
+    """From the samples with the numbers `(B, m)` to all, `(B, m, n)`."""
+    squares = data.x.square().sum(-1)
+    return (squares[index].unsqueeze(-1) + squares - 2 * (data.x[index] @ data.x.T)).clamp_min_(0)
+
+
+def _kmeans(data: Data, k: int, batch: int, generator: torch.Generator | None) -> Tensor:
     """Give every sample to its cluster."""
-    cluster = _sklearn_cluster().KMeans(k, n_init=1, random_state=_seed(generator))
-    labels = cluster.fit(data.x.cpu().numpy(), sample_weight=data.weights.cpu().numpy()).labels_
-    labels = torch.from_numpy(labels).long().to(data.x.device)
-    return data.sums(torch.nn.functional.one_hot(labels, k).to(data.x.dtype).T)
+    try:
+        from sklearn.cluster import KMeans
+    except ImportError:
+        raise ImportError("k-means starts need scikit-learn. Use: pip install 'cramix[sklearn]'") from None
+    x, weights = data.x.cpu().numpy(), data.weights.cpu().numpy()
+    seeds = torch.randint(2**31, (batch,), generator=generator).tolist()
+    labels = [KMeans(k, n_init=1, random_state=seed).fit(x, sample_weight=weights).labels_ for seed in seeds]
+    shares = one_hot(torch.tensor(labels, device=data.x.device).long(), k).mT
+    return data.sums(shares.to(data.x.dtype))
 
 
 def _at(data: Data, places: Tensor) -> Tensor:
-    """Components at the places, as wide as lets them share the space of the data, `(k, F)`."""
-    k, dim = places.shape
+    """Components at the places `(B, k, d)`, as wide as lets them share the space of the data, `(B, k, F)`."""
+    batch, k, dim = places.shape
     spread = data.covariance / k ** (2 / dim)
-    return data.family.sums(places.new_full((k,), 1 / k), places, spread.expand(k, dim, dim))
+    return data.family.sums(places.new_full((batch, k), 1 / k), places, spread.expand(batch, k, dim, dim))
 
 
-def _seed(generator: torch.Generator | None) -> int:
-    return int(torch.randint(2**31, (), generator=generator))
-
-
-def _sklearn_cluster():
-    try:
-        import sklearn.cluster
-    except ImportError:
-        raise ImportError("k-means starts need scikit-learn. Use: pip install 'cramix[sklearn]'") from None
-    return sklearn.cluster
-
-
-STARTS: dict[str, Callable[[Data, int, torch.Generator | None], Tensor]] = {
+STARTS: dict[str, Callable[[Data, int, int, torch.Generator | None], Tensor]] = {
     "kmeans": _kmeans,
     "k-means++": _plus_plus,
     "random": _random,
