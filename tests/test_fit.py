@@ -202,11 +202,52 @@ def test_poor_data_gives_a_valid_mixture(x: Tensor) -> None:
     assert result.mixture.covariances.isfinite().all()
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_an_outlier_does_not_hide_the_rest(name: str) -> None:
+    """A sample at 1e6 gets a component of its own, and the others lie as without it."""
+    x = blobs(seed=16)
+    plain = fit(x, 3, covariances=name, generator=torch.Generator().manual_seed(9)).mixture
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its component has collapsed
+        far = torch.cat([x, torch.full((1, 2), 1e6, dtype=D)])
+        found = fit(far, 4, covariances=name, generator=torch.Generator().manual_seed(9)).mixture
+    order = torch.cdist(plain.means, found.means).argmin(-1)
+    assert len(order.unique()) == 3
+    torch.testing.assert_close(plain.means, found.means[order], atol=0.05, rtol=0)
+    torch.testing.assert_close(plain.covariances, found.covariances[order], atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("method", ["merge", "em"])
+def test_one_sample_of_all_the_weight(name: str, method: str) -> None:
+    """In units that it makes, the others are at 1e9, where rounding is more than the floor."""
+    x, weights = blobs(seed=17), torch.full((300,), 1e-20, dtype=D)
+    weights[0] = 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # collapsed, but for tied ones
+        generator = torch.Generator().manual_seed(10)
+        found = fit(x, 3, method=method, covariances=name, weights=weights, generator=generator).mixture
+    assert found.log_prob(x).isfinite().all()
+    torch.testing.assert_close(found.mean, x[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_more_clusters_than_places(name: str) -> None:
+    x = blobs(5, seed=18).repeat(20, 1)
+    with (
+        pytest.warns(UserWarning, match=r"distinct clusters \(5\)"),
+        pytest.warns(UserWarning, match="of 7 components have collapsed"),
+    ):
+        result = fit(x, 7, method="em", covariances=name, generator=torch.Generator().manual_seed(11))
+    assert result.mixture.log_prob(x).isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
         ({"target": torch.zeros(3, 1, 2)}, r"target must be samples \(n, d\)"),
         ({"target": torch.tensor([[0.0, float("nan")]])}, "target must be finite; got nan"),
+        ({"target": 1e160 * torch.eye(4, dtype=D)}, r"target must have finite variances; got values up to 1e\+160"),
         ({"target": torch.zeros(3, 2, dtype=torch.int64)}, "target must be floating point"),
         ({"n_components": 0}, "n_components must be an integer >= 1; got 0"),
         ({"n_components": 2.0}, r"n_components must be an integer >= 1; got 2\.0"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -54,12 +54,44 @@ def fit(
         >>> fit(x, 2, generator=g).mixture.weights.sort().values
         tensor([0.4969, 0.5031])
     """
+    result = solve(
+        target,
+        n_components,
+        method=method,
+        covariances=covariances,
+        weights=weights,
+        start=start,
+        floor=floor,
+        generator=generator,
+        progress=progress,
+    )
+    for warning in result.warnings:
+        warnings.warn(warning, ConvergenceWarning, stacklevel=2)
+    return result
+
+
+def solve(
+    target: Tensor | MultivariateNormalMixture | NormalMixture,
+    n_components: int,
+    *,
+    method: str | Method,
+    covariances: str,
+    weights: Tensor | None,
+    start: str | MultivariateNormalMixture | None,
+    floor: float,
+    generator: torch.Generator | None,
+    progress: Callable[[Step], None] | None,
+) -> FitResult:
+    """Do what `fit` does, but leave it to the caller to warn."""
     history = History(progress)
     mixture = _as_mixture(target, weights)
     chosen = _method(method)
     _check(mixture, n_components, covariances, start, floor)
     family = FAMILIES[covariances]
     units = chosen.units(mixture, family)
+    if not bool(units.scale.square().isfinite().all()):
+        largest = mixture.means.abs().max().item()
+        raise ValueError(f"target must have finite variances; got values up to {largest:.3g}. Divide by that first.")
     problem = Problem(mixture, int(n_components), family(mixture.dim, float(floor)), units, start, generator, history)
     with torch.no_grad():
         found = chosen.run(problem)
@@ -69,20 +101,7 @@ def fit(
 def _result(problem: Problem, found: Found) -> FitResult:
     family, units = problem.family, problem.units
     least = torch.linalg.eigvalsh(family.kind(found.spread).matrices(family.dim))[..., 0]
-    collapsed = int((least < 2 * family.floor).sum())
-    if collapsed:
-        warnings.warn(
-            f"{collapsed} of {len(found.weights)} components have collapsed to the floor of {family.floor:g} of the "
-            "variance. Ask for fewer components, or raise the floor.",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
-    if not found.converged:
-        warnings.warn(
-            f"The fit stopped after {found.iterations} iterations: {found.reason}. Allow more, or a larger tolerance.",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
+    collapsed = int((least < 2 * family.narrowest(found.means)).sum())
     stretched = family.kind(family.stretched(found.spread, units.scale))
     mixture = MultivariateNormalMixture(
         found.weights, units.centre + units.scale * found.means, stretched, validate_args=False
@@ -98,7 +117,18 @@ def _result(problem: Problem, found: Found) -> FitResult:
         found.iterations,
         tuple(history.steps),
         history.seconds,
+        tuple(_warnings(problem, found, collapsed)),
     )
+
+
+def _warnings(problem: Problem, found: Found, collapsed: int) -> Iterator[str]:
+    if collapsed:
+        yield (
+            f"{collapsed} of {problem.n_components} components have collapsed to the floor of {problem.family.floor:g} "
+            "of the variance. Ask for fewer components, or raise the floor."
+        )
+    if not found.converged:
+        yield f"The fit stopped after {found.iterations} iterations: {found.reason}. Allow more, or a larger tolerance."
 
 
 def _as_mixture(

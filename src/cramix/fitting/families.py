@@ -31,6 +31,7 @@ class Family(ABC):
 
     def __init__(self, dim: int, floor: float) -> None:
         self.dim, self.floor = dim, floor
+        self._rounding = 16 * dim * torch.finfo(torch.float64).eps
 
     @property
     def count(self) -> int:
@@ -53,9 +54,8 @@ class Family(ABC):
     def parameters(self, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return weights `(*, k)`, means `(*, k, d)` and what `kind` holds, with the floor added."""
         weights = sums[..., :1]
-        means, moments = (sums[..., 1:] / weights).split((self.dim, sums.shape[-1] - 1 - self.dim), -1)
-        spread = self._spread(weights, moments - self._products(means))
-        return weights.squeeze(-1) / weights.sum(-2), means, spread
+        means, moments = self._central(sums)
+        return weights.squeeze(-1) / weights.sum(-2), means, self._spread(weights, moments)
 
     def coefficients(self, sums: Tensor) -> Tensor:
         """Return what the log of weight times density is in the features, `(*, k, F)`."""
@@ -82,9 +82,16 @@ class Family(ABC):
 
     def _log_determinants(self, sums: Tensor) -> Tensor:
         """Each component by itself."""
-        weights = sums[..., :1]
-        means, moments = (sums[..., 1:] / weights).split((self.dim, sums.shape[-1] - 1 - self.dim), -1)
-        return self._log_determinant(moments - self._products(means))
+        return self._log_determinant(self._central(sums)[1])
+
+    def narrowest(self, means: Tensor) -> Tensor:
+        """Return the variance of components without any of their own, `(*, k)`: the floor, and rounding if far out."""
+        return self.floor + self._rounding * means.square().amax(-1)
+
+    def _central(self, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """Return means `(*, d)` and central moments `(*, P)`."""
+        means, moments = (sums[..., 1:] / sums[..., :1]).split((self.dim, sums.shape[-1] - 1 - self.dim), -1)
+        return means, moments - self._products(means)
 
     @abstractmethod
     def stretched(self, spread: Tensor, scales: Tensor) -> Tensor:
@@ -117,6 +124,7 @@ class _Dense(Family):
     def __init__(self, dim: int, floor: float) -> None:
         super().__init__(dim, floor)
         self._row, self._column = torch.triu_indices(dim, dim)
+        (self._diagonal,) = (self._row == self._column).nonzero(as_tuple=True)
 
     def stretched(self, spread: Tensor, scales: Tensor) -> Tensor:
         return scales.unsqueeze(-1) * spread * scales
@@ -126,6 +134,12 @@ class _Dense(Family):
 
     def _of_matrices(self, covariances: Tensor) -> Tensor:
         return covariances[..., self._row, self._column]
+
+    def _central(self, sums: Tensor) -> tuple[Tensor, Tensor]:
+        means, moments = super()._central(sums)
+        # The difference of two large numbers where the data lie far out; rounding may not make it indefinite.
+        moments[..., self._diagonal] += self._rounding * (means.square() + moments[..., self._diagonal])
+        return means, moments
 
     def _matrices(self, moments: Tensor) -> Tensor:
         matrices = moments.new_empty(*moments.shape[:-1], self.dim, self.dim)

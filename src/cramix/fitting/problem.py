@@ -19,6 +19,9 @@ from cramix.mixture import MultivariateNormalMixture
 
 # Samples at a time.
 ROWS = 1 << 16
+# Standard deviations in those of the middle half of the samples: above the first it is outliers that they tell of, and
+# up to the second numbers keep enough digits.
+_FAR, _FARTHEST = 30, 1e5
 
 
 class Units(NamedTuple):
@@ -121,8 +124,17 @@ class Method(ABC):
 
 
 def standard_units(target: MultivariateNormalMixture, family: type[Family]) -> Units:
-    """Return mean and standard deviations; one for all directions where covariances know no others."""
+    """Return mean and standard deviations; one for all directions where covariances know no others.
+
+    Where a few samples are so far out that they alone make the deviation, it is that of the middle half instead, or the
+    floor would hide all others.
+    """
     centre, variance = moments(target)
+    if target.only_points:
+        median, middle = _of_middle(target)
+        outliers = (middle > 0) & (middle < variance.sqrt() / _FAR)
+        centre = torch.where(outliers, median, centre)
+        variance = torch.where(outliers, torch.maximum(middle.square(), variance / _FARTHEST**2), variance)
     if family is SphericalFamily:
         variance = variance.mean().expand_as(variance)
     rounding = (16 * torch.finfo(target.means.dtype).eps * centre.abs()).square()
@@ -137,6 +149,18 @@ def moments(target: MultivariateNormalMixture) -> tuple[Tensor, Tensor]:
         return centre, between
     own = target.covariances.diagonal(dim1=-2, dim2=-1).double()
     return centre, between + target.weights.double() @ own
+
+
+def _of_middle(target: MultivariateNormalMixture) -> tuple[Tensor, Tensor]:
+    """Return medians, and normal standard deviations from quartiles, `(d,)`, of some samples if there are many."""
+    step = -(-len(target.weights) // ROWS)
+    weights, x = target.weights[::step].double(), target.means[::step].double()
+    ordered, order = x.sort(0)
+    mass = weights[order].cumsum(0).T.contiguous()  # (d, n)
+    wanted = mass[:, -1:] * mass.new_tensor([0.25, 0.5, 0.75])
+    index = torch.searchsorted(mass, wanted).clamp_max(len(x) - 1)
+    low, median, high = ordered.T.gather(1, index).unbind(1)
+    return median, (high - low) / 1.349
 
 
 def _blocks(target: MultivariateNormalMixture) -> Iterator[tuple[Tensor, Tensor]]:

@@ -37,6 +37,7 @@ class FitResult:
         iterations: steps of the last stage.
         history: the stages.
         seconds: of all of them.
+        warnings: what is wrong with it, in words; empty if all is well.
     """
 
     mixture: MultivariateNormalMixture
@@ -47,3 +48,4 @@ class FitResult:
     iterations: int
     history: tuple[Step, ...]
     seconds: float
+    warnings: tuple[str, ...] = ()

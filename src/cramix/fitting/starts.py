@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -84,10 +85,12 @@ def _kmeans(data: Data, k: int, batch: int, generator: torch.Generator | None) -
     except ImportError:
         raise ImportError("k-means starts need scikit-learn. Use: pip install 'cramix[sklearn]'") from None
     x, weights = data.x.cpu().numpy(), data.weights.cpu().numpy()
-    seeds = torch.randint(2**31, (batch,), generator=generator).tolist()
+    device = None if generator is None else generator.device
+    seeds = torch.randint(2**31, (batch,), generator=generator, device=device).tolist()
     labels = [KMeans(k, n_init=1, random_state=seed).fit(x, sample_weight=weights).labels_ for seed in seeds]
-    shares = one_hot(torch.tensor(labels, device=data.x.device).long(), k).mT
-    return data.sums(shares.to(data.x.dtype))
+    shares = one_hot(torch.tensor(np.stack(labels), device=data.x.device).long(), k).mT.to(data.x.dtype)
+    # With fewer places than clusters some are empty, and get one sample's worth of all.
+    return data.sums(torch.where(shares.any(-1, keepdim=True), shares, 1 / len(data)))
 
 
 def _at(data: Data, places: Tensor) -> Tensor:
