@@ -19,13 +19,16 @@ from torch import Tensor
 
 from cramix.checks import check_integer
 from cramix.fitting.em import Data, Outcome, maximize
+from cramix.fitting.families import Prior
 from cramix.fitting.merging import merge_cheapest
 from cramix.fitting.problem import Found, Method, Problem
-from cramix.fitting.starts import STARTS, sums_of
+from cramix.fitting.starts import STARTS, start_covariance, sums_of
 from cramix.mixture import MultivariateNormalMixture
 
 # Steps of expectation maximisation after the start, after each merge, and before fits are compared.
 _PLACING, _SETTLING, _CHOOSING = 20, 5, 30
+# In units of the data's deviations.
+_FAR = 50.0
 # Fits of either sort in a round.
 _AT_ONCE = 4
 # Mean log likelihoods that differ by less are of one optimum.
@@ -60,17 +63,14 @@ class MergeDown(Method):
     def run(self, problem: Problem) -> Found:
         """Solve the problem."""
         some = self._some(problem)
-        try:
-            best = self._search(problem, problem.data.like(some, torch.float32))
-        except torch.linalg.LinAlgError:  # a component too narrow for float32
-            best = self._search(problem, problem.data.like(some))
+        best = self._search(problem, problem.data.like(some, self._dtype(problem)))
         if some is not None:
             best = maximize(problem.data.like(some), best, self.max_iterations, self.tolerance).sums
 
         def watch(log_likelihood: float) -> None:
             problem.note_likelihood("polishing", problem.n_components, log_likelihood)
 
-        outcome = maximize(problem.data, best, self.max_iterations, self.tolerance, watch)
+        outcome = maximize(problem.data, best, self.max_iterations, self.tolerance, watch=watch)
         parameters = problem.family.parameters(outcome.sums.squeeze(0))
         return Found(*parameters, outcome.converged, outcome.reason, outcome.iterations)
 
@@ -78,6 +78,10 @@ class MergeDown(Method):
         """Return the numbers of the samples to search with, none for all."""
         rows = max(self.rows, 10 * problem.n_components)
         return problem.data.resample(rows, problem.generator) if len(problem.data) > rows else None
+
+    def _dtype(self, problem: Problem) -> torch.dtype:
+        """Return float32 unless squares of samples far out would take too many digits from the others."""
+        return torch.float32 if problem.data.x.abs().max() < _FAR else torch.float64
 
     def _search(self, problem: Problem, data: Data) -> Tensor:
         """Return the sums of features of the best fit of all rounds, `(1, k, F)`."""
@@ -90,7 +94,10 @@ class MergeDown(Method):
             _note(problem, "choosing", best)
             if problem.n_components == 1 or _twice(found):
                 break
-        return best.best()
+        # Through the parameters, because float32 sums may be of no covariance to the last digit of float64.
+        weights, means, spread = data.family.parameters(best.best())
+        covariances = data.family.kind(spread).matrices(data.family.dim)
+        return problem.family.sums(weights, means, covariances.expand(*means.shape, -1))
 
     def _round(self, problem: Problem, data: Data, batch: int) -> Outcome:
         """Run some fits with more components and some without."""
@@ -98,13 +105,25 @@ class MergeDown(Method):
         if k == 1:
             return maximize(data, data.sums(data.x.new_ones(1, 1, len(data))), 1)
         most = min(len(data), k + (k + 4 if self.surplus is None else self.surplus))
-        outcome = maximize(data, _starts(problem, data, most, batch), _PLACING)
+        prior = _priors(data, batch, k)
+        outcome = maximize(data, _starts(problem, data, most, batch), _PLACING, prior=prior)
         _note(problem, "placing", outcome)
         while outcome.sums.shape[1] > k:
-            outcome = maximize(data, merge_cheapest(problem.family, outcome.sums), _SETTLING)
+            merged = merge_cheapest(data.family, outcome.sums, prior)
+            outcome = maximize(data, merged, _SETTLING, prior=prior)
             _note(problem, "merging", outcome)
-        plain = maximize(data, _starts(problem, data, k, batch), _PLACING)
+        plain = maximize(data, _starts(problem, data, k, batch), _PLACING, prior=prior)
         return maximize(data, torch.cat((outcome.sums, plain.sums)), _CHOOSING, _SAME / 100)
+
+
+def _priors(data: Data, batch: int, k: int) -> Prior:
+    """Give the components of every other fit d + 2 samples of the shape that starts have.
+
+    In many dimensions, where components have few samples for each number in their covariance, those fits end higher;
+    those without find narrow components.
+    """
+    samples = torch.arange(batch, device=data.x.device) % 2 * (data.family.dim + 2.0)
+    return data.family.prior(samples.double() / len(data), start_covariance(data, k))
 
 
 def _starts(problem: Problem, data: Data, k: int, batch: int) -> Tensor:
