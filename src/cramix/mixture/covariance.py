@@ -34,6 +34,11 @@ class Covariance(ABC):
         """What broadcasts against `(*batch, k)`."""
         return self.values.shape[: self.values.ndim - self._own_axes]
 
+    @property
+    def shared(self) -> bool:
+        """Whether the components are known to have one covariance, without looking at the values."""
+        return self.shape[-1] == 1 or self.values.stride(len(self.shape) - 1) == 0
+
     def take(self, components: Tensor) -> Self:
         """Return the kind for some components, chosen by a mask `(k,)`."""
         if self.shape[-1] == 1:
