@@ -51,7 +51,7 @@ def save(
         if not _are_names(names, dim):
             raise ValueError(f"names must be a list of {dim} strings; got {names!r}. Give one a coordinate.")
         metadata["names"] = json.dumps(list(names))
-    content = _safetensors().torch.save({k: x.detach().cpu().contiguous() for k, x in tensors.items()}, metadata)
+    content = require_safetensors().torch.save({k: x.detach().cpu().contiguous() for k, x in tensors.items()}, metadata)
     with replacing(path) as file:
         file.write(content)
 
@@ -93,7 +93,7 @@ def _are_names(names: object, dim: int) -> bool:
 
 
 def _content(path: str | os.PathLike, device: torch.device | str) -> tuple[dict[str, str], dict[str, Tensor]]:
-    safetensors = _safetensors()
+    safetensors = require_safetensors()
     try:
         with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
             metadata = file.metadata() or {}
@@ -106,7 +106,8 @@ def _content(path: str | os.PathLike, device: torch.device | str) -> tuple[dict[
     return metadata, tensors
 
 
-def _safetensors():
+def require_safetensors():
+    """Return the package, or say how to get it."""
     try:
         import safetensors
         import safetensors.torch

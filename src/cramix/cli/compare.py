@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+import torch
 import typer
 
 from cramix.cli import measures, models, tables
@@ -90,7 +91,7 @@ def _sides(a: Path, b: Path, columns: list[str] | None, drop_missing: bool) -> l
     for path in sorted((a, b), key=lambda path: path.suffix.lower() != models.SUFFIX):
         if path.suffix.lower() == models.SUFFIX:
             model = models.read(path)
-            mixture = in_coordinates(model.mixture)
+            mixture = in_coordinates(model.mixture, torch.float64)
             if names and model.names and sorted(names) == sorted(model.names):
                 mixture = mixture.marginal([model.names.index(name) for name in names])
             sides[path] = _Side(path, True, mixture, model.names, 0)

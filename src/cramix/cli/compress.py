@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Annotated
 
+import torch
+
 import cramix
 from cramix.cli import measures, models
 from cramix.cli.options import Components, Json, ModelFile, ModelOut
@@ -24,7 +26,7 @@ def compress(model: ModelFile, k: Components, out: Annotated[Path, ModelOut], js
     with working(f"Compressing {source.mixture.n_components} components to {k}"), refusing():
         small = cramix.compress(source.mixture, k)
         seconds = time.perf_counter() - began
-        p, q = in_coordinates(small), in_coordinates(source.mixture)
+        p, q = (in_coordinates(mixture, torch.float64) for mixture in (small, source.mixture))
         distance, squared_error = measures.cramer(p, q), measures.squared_error(p, q)
     cramix.save(small, out, names=source.names)
     facts = [

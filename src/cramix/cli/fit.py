@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from inspect import signature
 from pathlib import Path
 from typing import Annotated
 
@@ -10,15 +11,17 @@ import torch
 import typer
 
 import cramix
+from cramix import io
 from cramix import plot as pictures
 from cramix.atomic import replacing
 from cramix.cli import measures, models, tables
 from cramix.cli.options import Columns, Components, DropMissing, Json, ModelOut, Seed
 from cramix.cli.refusal import Refusal, check_output, refusing
 from cramix.cli.report import Fact, show, working
-from cramix.mixture.coordinates import in_coordinates
+from cramix.fitting import METHODS
 
 _PICTURES = (".png", ".pdf", ".svg")
+_METHOD = signature(cramix.fit).parameters["method"].default
 
 
 class Kind(StrEnum):
@@ -39,7 +42,9 @@ def fit(
     ] = None,
     columns: Columns = None,
     covariance: Annotated[Kind, typer.Option("--covariance", help="The shape of components.")] = Kind.full,
-    method: Annotated[str, typer.Option("--method", metavar="NAME", help="How to fit, see cramix.fit.")] = "default",
+    method: Annotated[
+        str, typer.Option("--method", metavar="NAME", help=f"How to fit: {', '.join(METHODS)}.")
+    ] = _METHOD,
     seed: Seed = 0,
     weights: Annotated[
         str | None, typer.Option("--weights", metavar="COLUMN", help="Column with the weights of the rows.")
@@ -51,6 +56,7 @@ def fit(
     """Fit a Gaussian mixture to a table of numbers."""
     if out is not None:
         check_output(out, [models.SUFFIX])
+        io.require_safetensors()  # now rather than after the fit
     if plot is not None:
         check_output(plot, _PICTURES)
         pictures.require_matplotlib()
@@ -75,6 +81,7 @@ def fit(
         with replacing(plot) as file:
             figure.savefig(file, format=plot.suffix[1:].lower(), dpi=150)
     likelihood, parameters = result.log_likelihood, measures.free_parameters(result.mixture)
+    assert likelihood is not None  # samples have one
     facts = [
         Fact("data", "data", data),
         Fact("k", "components", result.mixture.n_components),
@@ -95,4 +102,4 @@ def fit(
         Fact("model", "model", out),
         Fact("plot", "picture", plot),
     ]
-    show(facts, as_json=json, quiet=quiet, model=(in_coordinates(result.mixture), table.names))
+    show(facts, as_json=json, quiet=quiet, model=(result.mixture, table.names))

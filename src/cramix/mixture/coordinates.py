@@ -9,16 +9,23 @@ from cramix.mixture.multivariate import MultivariateNormalMixture
 from cramix.mixture.normal import NormalMixture
 
 
-def in_coordinates(mixture: NormalMixture | MultivariateNormalMixture) -> MultivariateNormalMixture:
-    """Return the same distribution as a multivariate mixture, with one coordinate for a univariate one, in float64.
+def in_coordinates(
+    mixture: NormalMixture | MultivariateNormalMixture, dtype: torch.dtype | None = None
+) -> MultivariateNormalMixture:
+    """Return the same distribution as a multivariate mixture, with one coordinate for a univariate one.
+
+    Args:
+        mixture: of any batch shape.
+        dtype: to convert to first, before scales are squared; the mixture's own if None.
 
     Example:
         >>> in_coordinates(NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1)))
         MultivariateNormalMixture(batch_shape=(), n_components=1, dim=1, covariances=spherical)
     """
+    dtype = mixture.means.dtype if dtype is None else dtype
     if isinstance(mixture, MultivariateNormalMixture):
-        return mixture.to(torch.float64)
-    weights, means = mixture.weights.double(), mixture.means.double().unsqueeze(-1)
+        return mixture.to(dtype)
+    weights, means = mixture.weights.to(dtype), mixture.means.to(dtype).unsqueeze(-1)
     if mixture.only_atoms:
         return MultivariateNormalMixture.from_samples(means, weights)
-    return MultivariateNormalMixture(weights, means, Spherical(mixture.scales.double().square()), validate_args=False)
+    return MultivariateNormalMixture(weights, means, Spherical(mixture.scales.to(dtype).square()), validate_args=False)

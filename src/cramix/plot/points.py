@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor
 
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
@@ -60,7 +61,7 @@ def mixture_and_points(
     figure_class = require_matplotlib()
     if mixture.batch_shape:
         raise ValueError(f"mixture must have no batch; got {tuple(mixture.batch_shape)}. Take one of them.")
-    mixture = in_coordinates(mixture)
+    mixture = in_coordinates(mixture, torch.float64)
     dim = mixture.dim
     if x is not None and (x.shape[1:] or (1,)) != (dim,):
         raise ValueError(f"x must be points (n, {dim}); got {tuple(x.shape)}. Choose as many coordinates.")
