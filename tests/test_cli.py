@@ -96,7 +96,8 @@ def test_fit_reports_what_scikit_learn_computes_of_its_model(kind: str, folder: 
 
 def test_fit_prints_a_table_for_people_and_names_columns(folder: Path) -> None:
     write_csv(folder / "x.csv", two_clusters(), "a[1],b")
-    out, _ = run("fit", "x.csv", "-k", 2, "--out", "m.safetensors", "--plot", "fit.png")
+    out, err = run("fit", "x.csv", "-k", 2, "--out", "m.safetensors", "--plot", "fit.png")
+    assert err == ""  # no progress where nobody looks on
     for word in ("mean log likelihood", "BIC", "AIC", "stopped", "seconds", "weight", "a[1]: mean ± scale", "fit.png"):
         assert word in out
     assert (folder / "fit.png").read_bytes().startswith(b"\x89PNG")
@@ -417,25 +418,24 @@ def test_numbers_that_json_does_not_know_are_null(capsys: pytest.CaptureFixture[
     assert "inf" in capsys.readouterr().out
 
 
-def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    program = [str(Path(sys.executable).parent / "cramix"), *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | environment
-    return subprocess.run(program, capture_output=True, text=True, check=False, cwd=cwd, env=environment)
+PROGRAM = str(Path(sys.executable).parent / "cramix")
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "FORCE_COLOR": "1"}  # one thread, and a terminal for rich
 
 
-def test_the_installed_command_shows_progress_on_a_terminal_only(tmp_path: Path) -> None:
+def test_the_installed_command_shows_progress_on_a_terminal(tmp_path: Path) -> None:
     write_csv(tmp_path / "x.csv", two_clusters(), "a,b")
-    done = command("fit", "x.csv", "-k", "3", "--json", cwd=tmp_path, FORCE_COLOR="1")
+    command = [PROGRAM, "fit", "x.csv", "-k", "3", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["k"] == 3
     assert "Fitting 3 components to 300 rows: " in done.stderr
-    assert command("fit", "x.csv", "-k", "3", "--json", cwd=tmp_path).stderr == ""
 
 
 def test_the_installed_command_is_quiet_when_its_reader_leaves(tmp_path: Path) -> None:
     cramix.save(normal([0.0, 0.0]), tmp_path / "m.safetensors")
-    program = [str(Path(sys.executable).parent / "cramix"), "sample", "m.safetensors", "-n", "500000", "--out", "-"]
-    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
+    command = [PROGRAM, "sample", "m.safetensors", "-n", "500000", "--out", "-"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, cwd=tmp_path, env=ENVIRONMENT) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == b"x1,x2\n"

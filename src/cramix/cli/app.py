@@ -45,7 +45,7 @@ def _end(error: Exception, as_json: bool) -> int:
     code, message = _verdict(error)
     if as_json:
         print(json.dumps({"error": {"message": message, "exit_code": code}}, ensure_ascii=False))
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {message}", file=sys.stderr, flush=True)
     return code
 
 

@@ -7,7 +7,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 from rich.console import Console
@@ -64,14 +64,15 @@ def working(what: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]
     """
     console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    progress = Progress(*columns, console=console, transient=True)
+    task = progress.add_task(what, total=None)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", UserWarning)
-        with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
-            task = progress.add_task(what, total=None)
+        with nullcontext() if quiet or not console.is_terminal else progress:
             yield lambda now: progress.update(task, description=f"{what}: {now}")
     for message in dict.fromkeys(str(warning.message) for warning in caught):
-        print(f"warning: {message}", file=sys.stderr)
+        print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
 class _Component(NamedTuple):
