@@ -15,7 +15,8 @@ from cramix.fitting.methods import METHODS
 from cramix.fitting.problem import Found, History, Method, Problem
 from cramix.fitting.result import FitResult, Step
 from cramix.fitting.starts import STARTS
-from cramix.mixture import MultivariateNormalMixture, NormalMixture, Spherical
+from cramix.mixture import MultivariateNormalMixture, NormalMixture
+from cramix.mixture.coordinates import in_coordinates
 
 
 class ConvergenceWarning(UserWarning):
@@ -146,21 +147,13 @@ def _as_mixture(
     if weights is not None:
         raise ValueError("weights must be None for a mixture, which has its own; got some. Leave them out.")
     if isinstance(target, NormalMixture):
-        target = multivariate(target)
+        target = in_coordinates(target)
     if not isinstance(target, MultivariateNormalMixture):
         raise ValueError(f"target must be samples or a mixture; got {type(target).__name__}. See from_torch.")
     if target.batch_shape:
         raise ValueError(f"target must be one mixture; got a batch {tuple(target.batch_shape)}. Fit one at a time.")
     kind = target.covariance_kind.like(target.covariance_kind.values.detach())
     return MultivariateNormalMixture(target.weights.detach(), target.means.detach(), kind)
-
-
-def multivariate(mixture: NormalMixture) -> MultivariateNormalMixture:
-    """Return a univariate mixture as one in one dimension."""
-    if mixture.only_atoms:
-        return MultivariateNormalMixture.from_samples(mixture.means.unsqueeze(-1), mixture.weights)
-    variances = mixture.scales.square()
-    return MultivariateNormalMixture(mixture.weights, mixture.means.unsqueeze(-1), Spherical(variances))
 
 
 def _method(method: str | Method) -> Method:
