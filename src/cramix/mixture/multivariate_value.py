@@ -148,6 +148,11 @@ class MultivariateComponents(Distribution):
         return self.means.shape[-1]
 
     @property
+    def n_parameters(self) -> int:
+        """Number of free parameters, as information criteria count them."""
+        return self.n_components - 1 + self.means.shape[-2:].numel() + self.covariance_kind.n_parameters(self.dim)
+
+    @property
     def only_points(self) -> bool:
         """Whether the mixture was built from samples, so that every covariance is known to be 0 without looking."""
         return isinstance(self.covariance_kind, Points)
