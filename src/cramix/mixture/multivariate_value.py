@@ -188,6 +188,12 @@ class MultivariateComponents(Distribution):
         keep, weights = pruned(self.weights, threshold)
         return self._like(weights, self.means[..., keep, :], self.covariance_kind.take(keep))
 
+    def component(self, i: int) -> Self:
+        """Return the component i by itself."""
+        chosen = torch.arange(self.n_components, device=self.weights.device) == i
+        kind = self.covariance_kind.take(chosen)
+        return self._like(torch.ones_like(self.weights[..., :1]), self.means[..., chosen, :], kind)
+
     def expand(self, batch_shape: Sequence[int], _instance: None = None) -> Self:
         """Return the mixture with a larger batch shape, sharing memory."""
         try:
