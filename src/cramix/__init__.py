@@ -1,5 +1,8 @@
 """cramix learns Gaussian mixtures by gradient descent, with Cramér distances."""
 
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
 from cramix import directions, parameters
 from cramix.distance.cramer import cramer_distance
 from cramix.distance.likelihood import kl_divergence
@@ -21,6 +24,9 @@ from cramix.loss import (
     sliced_wasserstein_loss,
 )
 from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
+
+if TYPE_CHECKING:
+    from cramix.estimator import CramerMixture
 
 __version__ = "0.1.0"
 
@@ -56,3 +62,19 @@ __all__ = [
     "spherical_cramer_squared",
     "wasserstein",
 ]
+
+if find_spec("sklearn"):
+    __all__ += ["CramerMixture"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs scikit-learn when it is asked for."""
+    if name == "CramerMixture":
+        from cramix.estimator import CramerMixture
+
+        return CramerMixture
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

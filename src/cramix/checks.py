@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from functools import lru_cache
 from numbers import Integral
 
@@ -93,6 +94,13 @@ def check_integer(name: str, value: object, least: int) -> None:
     """Require an integer of at least so much."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be an integer >= {least}; got {value!r}. Give the number wanted.")
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Require one of some names."""
+    names = tuple(choices)
+    if value not in names:
+        raise ValueError(f"{name} must be one of {', '.join(names)}; got {value!r}. Try {names[0]}.")
 
 
 def check_within(name: str, x: Tensor, interval: str) -> None:

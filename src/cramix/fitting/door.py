@@ -18,6 +18,8 @@ from cramix.fitting.starts import STARTS
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates
 
+_LARGEST = 1e150
+
 
 class ConvergenceWarning(UserWarning):
     """A fit did not arrive, or arrived at a component that has collapsed."""
@@ -90,9 +92,6 @@ def solve(
     _check(mixture, n_components, covariances, start, floor)
     family = FAMILIES[covariances]
     units = chosen.units(mixture, family)
-    if not bool(units.scale.square().isfinite().all()):
-        largest = mixture.means.abs().max().item()
-        raise ValueError(f"target must have finite variances; got values up to {largest:.3g}. Divide by that first.")
     problem = Problem(mixture, int(n_components), family(mixture.dim, float(floor)), units, start, generator, history)
     with torch.no_grad():
         found = chosen.run(problem)
@@ -174,6 +173,9 @@ def _check(
     if covariances not in FAMILIES:
         raise ValueError(f"covariances must be one of {', '.join(FAMILIES)}; got {covariances!r}. Try full.")
     check_integer("n_components", n_components, 1)
+    largest = target.means.abs().max().item()
+    if largest > _LARGEST:
+        raise ValueError(f"target must lie within {_LARGEST:g}, or squares overflow; got {largest:.3g}. Rescale it.")
     count = int((target.weights > 0).sum())
     if n_components > count:
         what = "samples" if target.only_points else "components of the target"
