@@ -10,7 +10,7 @@ from cramix.distance.lp import lp_distance
 from cramix.distance.sliced import sliced_cramer_distance
 from cramix.distance.spherical import spherical_cramer_squared
 from cramix.distance.wasserstein import sliced_wasserstein, wasserstein
-from cramix.fitting import ConvergenceWarning, FitResult, fit
+from cramix.fitting import ConvergenceWarning, FitResult, Selection, fit, select
 from cramix.io import load, save
 from cramix.loss import (
     CramerLoss,
@@ -39,6 +39,7 @@ __all__ = [
     "Full",
     "MultivariateNormalMixture",
     "NormalMixture",
+    "Selection",
     "SlicedCramerLoss",
     "Spherical",
     "Tied",
@@ -55,6 +56,7 @@ __all__ = [
     "negative_log_likelihood_loss",
     "parameters",
     "save",
+    "select",
     "sliced_cramer_distance",
     "sliced_cramer_loss",
     "sliced_wasserstein",

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from cramix.checks import check_choice, check_finite, check_integer
 from cramix.fitting import METHODS, ExpectationMaximization, FitResult, MergeDown, Method
-from cramix.fitting.door import multivariate, solve
+from cramix.fitting.door import solve
 from cramix.fitting.families import FAMILIES
 from cramix.fitting.starts import STARTS
 from cramix.mixture import Covariance, MultivariateNormalMixture, NormalMixture
+from cramix.mixture.coordinates import in_coordinates
 
 try:
     from sklearn.base import BaseEstimator
@@ -131,7 +132,7 @@ class Settings(BaseEstimator):
         if start is None or isinstance(start, str):
             return start
         if isinstance(start, NormalMixture):
-            start = multivariate(start)
+            start = in_coordinates(start)
         elif hasattr(start, "weights_"):
             start = MultivariateNormalMixture.from_sklearn(start)
         if not isinstance(start, MultivariateNormalMixture):

@@ -14,7 +14,7 @@ import cramix
 from cramix import io
 from cramix import plot as pictures
 from cramix.atomic import replacing
-from cramix.cli import measures, models, tables
+from cramix.cli import models, tables
 from cramix.cli.options import Columns, Components, DropMissing, Json, ModelOut, Seed
 from cramix.cli.refusal import Refusal, check_output, refusing
 from cramix.cli.report import Fact, show, working
@@ -80,8 +80,6 @@ def fit(
         figure = pictures.mixture_and_points(result.mixture, table.rows, weights=table.weights, names=table.names)
         with replacing(plot) as file:
             figure.savefig(file, format=plot.suffix[1:].lower(), dpi=150)
-    likelihood, parameters = result.log_likelihood, measures.free_parameters(result.mixture)
-    assert likelihood is not None  # samples have one
     facts = [
         Fact("data", "data", data),
         Fact("k", "components", result.mixture.n_components),
@@ -92,9 +90,9 @@ def fit(
         Fact("covariance", "covariance", covariance.value),
         Fact("method", "method", method),
         Fact("seed", "seed", seed),
-        Fact("mean_log_likelihood", "mean log likelihood", likelihood),
-        Fact("bic", "BIC", measures.bic(likelihood, parameters, n)),
-        Fact("aic", "AIC", measures.aic(likelihood, parameters, n)),
+        Fact("mean_log_likelihood", "mean log likelihood", result.log_likelihood),
+        Fact("bic", "BIC", result.bic),
+        Fact("aic", "AIC", result.aic),
         Fact("converged", None, result.converged),
         Fact("stopped", "stopped", result.reason),
         Fact("collapsed", "collapsed components" if result.collapsed else None, result.collapsed),

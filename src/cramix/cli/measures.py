@@ -12,7 +12,7 @@ from cramix.directions import orthogonal
 from cramix.distance.density import density_l2_squared
 from cramix.distance.likelihood import kl_divergence, log_density
 from cramix.distance.sliced import sliced_cramer_distance
-from cramix.mixture import Diagonal, MultivariateNormalMixture, Spherical, Tied
+from cramix.mixture import MultivariateNormalMixture
 
 # Beyond this many pairs of points, some ten seconds' worth, slices have to do.
 _MOST_PAIRS = 2e9
@@ -76,21 +76,3 @@ def mean_log_likelihood(p: MultivariateNormalMixture, x: Tensor, weights: Tensor
     """Return the mean of the log density over samples `(n, d)`, with weights `(n,)` of any positive sum."""
     values = log_density(p, x)
     return (values.mean() if weights is None else (weights * values).sum() / weights.sum()).item()
-
-
-def free_parameters(p: MultivariateNormalMixture) -> int:
-    """Return how many numbers a fit has chosen, as scikit-learn counts them."""
-    k, d = p.n_components, p.dim
-    matrix = d * (d + 1) // 2
-    spread = {Tied: matrix, Diagonal: k * d, Spherical: k}.get(type(p.covariance_kind), k * matrix)
-    return spread + k * d + k - 1
-
-
-def bic(log_likelihood: float, parameters: int, n: int) -> float:
-    """Return Schwarz's criterion from the mean log likelihood of n samples; lower is better."""
-    return parameters * math.log(n) - 2 * n * log_likelihood
-
-
-def aic(log_likelihood: float, parameters: int, n: int) -> float:
-    """Return Akaike's criterion from the mean log likelihood of n samples; lower is better."""
-    return 2 * parameters - 2 * n * log_likelihood

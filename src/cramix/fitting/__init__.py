@@ -6,6 +6,7 @@ from cramix.fitting.merge import MergeDown
 from cramix.fitting.methods import METHODS
 from cramix.fitting.problem import Method
 from cramix.fitting.result import FitResult, Step
+from cramix.fitting.selection import Score, Selection, select
 
 __all__ = [
     "METHODS",
@@ -14,6 +15,9 @@ __all__ = [
     "FitResult",
     "MergeDown",
     "Method",
+    "Score",
+    "Selection",
     "Step",
     "fit",
+    "select",
 ]

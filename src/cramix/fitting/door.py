@@ -86,22 +86,36 @@ def solve(
     progress: Callable[[Step], None] | None,
 ) -> FitResult:
     """Do what `fit` does, but leave it to the caller to warn."""
+    chosen = _method(method)
+    problem = prepare(target, n_components, chosen, covariances, weights, start, floor, generator, progress)
+    with torch.no_grad():
+        return conclude(problem, chosen.run(problem))
+
+
+def prepare(
+    target: Tensor | MultivariateNormalMixture | NormalMixture,
+    n_components: int,
+    method: Method,
+    covariances: str,
+    weights: Tensor | None,
+    start: str | MultivariateNormalMixture | None,
+    floor: float,
+    generator: torch.Generator | None,
+    progress: Callable[[Step], None] | None,
+) -> Problem:
+    """Check what `fit` is given, and return it as a problem in the units of the method."""
     history = History(progress)
     mixture = _as_mixture(target, weights)
-    chosen = _method(method)
     _check(mixture, n_components, covariances, start, floor)
     family = FAMILIES[covariances]
-    units = chosen.units(mixture, family)
-    problem = Problem(mixture, int(n_components), family(mixture.dim, float(floor)), units, start, generator, history)
-    with torch.no_grad():
-        found = chosen.run(problem)
-    return _result(problem, found)
+    units = method.units(mixture, family)
+    return Problem(mixture, int(n_components), family(mixture.dim, float(floor)), units, start, generator, history)
 
 
-def _result(problem: Problem, found: Found) -> FitResult:
+def conclude(problem: Problem, found: Found) -> FitResult:
+    """Return what was found in the units of the caller."""
     family, units = problem.family, problem.units
-    least = torch.linalg.eigvalsh(family.kind(found.spread).matrices(family.dim))[..., 0]
-    collapsed = int((least < 2 * family.narrowest(found.means)).sum())
+    collapsed = int(family.as_narrow_as_the_floor(found.means, found.spread).sum())
     stretched = family.kind(family.stretched(found.spread, units.scale))
     mixture = MultivariateNormalMixture(
         found.weights, units.centre + units.scale * found.means, stretched, validate_args=False
@@ -117,6 +131,7 @@ def _result(problem: Problem, found: Found) -> FitResult:
         found.iterations,
         tuple(history.steps),
         history.seconds,
+        problem.target.n_components if problem.target.only_points else None,
         tuple(_warnings(problem, found, collapsed)),
     )
 
