@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Collection
 from functools import lru_cache
 from numbers import Integral
 
@@ -93,6 +95,20 @@ def check_integer(name: str, value: object, least: int) -> None:
     """Require an integer of at least so much."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be an integer >= {least}; got {value!r}. Give the number wanted.")
+
+
+def check_number(name: str, value: object, *, positive: bool = False) -> None:
+    """Require a finite number >= 0, or > 0."""
+    if not isinstance(value, int | float) or not 0 <= value < math.inf or (positive and value == 0):
+        rule = "> 0" if positive else ">= 0"
+        raise ValueError(f"{name} must be a number {rule}; got {value!r}. Leave it out for the default.")
+
+
+def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+    """Require one of some names."""
+    if value not in choices:
+        listed = list(choices)
+        raise ValueError(f"{name} must be one of {', '.join(listed)}; got {value!r}. Try {listed[0]}.")
 
 
 def check_within(name: str, x: Tensor, interval: str) -> None:
