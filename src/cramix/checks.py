@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable
 from functools import lru_cache
@@ -94,6 +95,13 @@ def check_integer(name: str, value: object, least: int) -> None:
     """Require an integer of at least so much."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be an integer >= {least}; got {value!r}. Give the number wanted.")
+
+
+def check_number(name: str, value: object, *, positive: bool = False) -> None:
+    """Require a finite number >= 0, or > 0."""
+    if not isinstance(value, int | float) or not 0 <= value < math.inf or (positive and value == 0):
+        rule = "> 0" if positive else ">= 0"
+        raise ValueError(f"{name} must be a number {rule}; got {value!r}. Leave it out for the default.")
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:

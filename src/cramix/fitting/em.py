@@ -83,17 +83,25 @@ class Data:
 
     def step(self, sums: Tensor, prior: Prior | None = None) -> tuple[Tensor, Tensor]:
         """Return the sums `(B, k, F)` after one step, and the mean log likelihood before it, `(B,)`."""
-        coefficients = self.family.coefficients(sums, prior).to(self.dtype)
-        new, likelihood = torch.zeros_like(sums), sums.new_zeros(len(sums))
-        for features, weighted, weights in self._parts(sums[..., 0].numel()):
+        new, likelihood = self.expect(self.family.coefficients(*self.family.parameters(sums, prior)))
+        empty = new[..., :1] < _LEAST
+        return torch.where(empty, _LEAST / sums[..., :1] * sums, new), likelihood
+
+    def expect(self, coefficients: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sums of features over the samples by responsibilities, and the mean log likelihood, `(B,)`.
+
+        These sums are the derivative of that likelihood in the coefficients of the log densities, `(B, k, F)` as well.
+        """
+        new, likelihood = torch.zeros_like(coefficients), coefficients.new_zeros(len(coefficients))
+        coefficients = coefficients.to(self.dtype)
+        for features, weighted, weights in self._parts(coefficients[..., 0].numel()):
             joint = coefficients @ features  # (B, k, n)
             top = joint.amax(-2, keepdim=True)
             shares = joint.sub_(top).clamp_min_(_FAINTEST).exp_()
             total = shares.sum(-2, keepdim=True)
             likelihood += (top.add_(total.log()).squeeze(-2) @ weights).double()
             new += _products(shares.div_(total), weighted).double()
-        empty = new[..., :1] < _LEAST
-        return torch.where(empty, _LEAST / sums[..., :1] * sums, new), likelihood
+        return new, likelihood
 
     def _rows(self, components: int) -> int:
         """How many samples go into a block."""

@@ -75,9 +75,8 @@ class Family(ABC):
         means, moments = self._central(sums, prior)
         return weights.squeeze(-1) / weights.sum(-2), means, self._spread(weights, moments)
 
-    def coefficients(self, sums: Tensor, prior: Prior | None = None) -> Tensor:
-        """Return what the log of weight times density is in the features, `(*, k, F)`."""
-        weights, means, spread = self.parameters(sums, prior)
+    def coefficients(self, weights: Tensor, means: Tensor, spread: Tensor) -> Tensor:
+        """Return what the log of weight times density is in the features, `(*, k, F)`, of what `parameters` gives."""
         linear, quadratic, log_determinant = self._precision(means, spread)
         constant = weights.log() - 0.5 * (log_determinant + self.dim * _LOG_2PI + (linear * means).sum(-1))
         return torch.cat((constant.unsqueeze(-1), linear, quadratic), -1)

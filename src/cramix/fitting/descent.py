@@ -1,0 +1,129 @@
+"""Gradient descent on the Cramér loss or the likelihood, by a quasi-Newton method or by first-order steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from cramix.checks import check_choice, check_integer, check_number
+from cramix.fitting.descending import Descent, descend
+from cramix.fitting.families import Family
+from cramix.fitting.free import PARAMETRIZATIONS, Chart
+from cramix.fitting.objectives import Cramer, Likelihood, Objective
+from cramix.fitting.optimizers import DEFAULTS, LearningRate, rates_of
+from cramix.fitting.problem import Found, Method, Problem, Units, moments, standard_units
+from cramix.fitting.starts import draw_starts
+from cramix.mixture import MultivariateNormalMixture
+
+# Entries in a history, about.
+_ENTRIES = 200
+
+
+@dataclass(frozen=True)
+class GradientDescent(Method):
+    """Follow a gradient down from one start, k-means++ if none is named.
+
+    Args:
+        objective: "cramer", the sliced Cramér loss, or "nll", minus the mean log likelihood of samples.
+        optimizer: "lbfgs", "adam", "lion" or "rmsprop".
+        steps: at most so many.
+        learning_rate: one for all, three for weights, means and covariances, or a mapping from some of these names; in
+            the units of the fit. L-BFGS, which finds its own steps, divides the free tensors by them.
+        directions: of the Cramér loss: "exact", a number of random slices anew in each step, or directions `(t, d)`.
+        bandwidth: of the Cramér loss to samples: the scale, in the units of the fit, of the normal component that
+            stands for each. Without it the loss tolerates covariances that are too narrow.
+        batch_size: samples drawn by their weights for each step, for gradients without bias; None for all. Only their
+            rows are read, so that a tensor over a file on disk is never copied.
+        tolerance: gain of the loss at which to stop, see `descend`.
+        parametrization: "cholesky" or "gram", see `Chart`.
+        scaling: units of the fit: "each" coordinate by its standard deviation, "one" number for all, which keeps the
+            meaning of the Cramér loss, or "none", the units of the data, in which the floor is meant, too.
+    """
+
+    name: ClassVar[str] = "descent"
+    objective: str = "cramer"
+    optimizer: str = "lbfgs"
+    steps: int = 1000
+    learning_rate: LearningRate = None
+    directions: str | int | Tensor = "exact"
+    bandwidth: float = 0.0
+    batch_size: int | None = None
+    tolerance: float = 1e-8
+    parametrization: str = "cholesky"
+    scaling: str = "each"
+
+    def __post_init__(self) -> None:
+        check_choice("objective", self.objective, ("cramer", "nll"))
+        check_choice("optimizer", self.optimizer, tuple(DEFAULTS))
+        check_choice("parametrization", self.parametrization, PARAMETRIZATIONS)
+        check_choice("scaling", self.scaling, ("each", "one", "none"))
+        check_integer("steps", self.steps, 1)
+        rates_of(self.learning_rate, self.optimizer)
+        check_number("bandwidth", self.bandwidth)
+        check_number("tolerance", self.tolerance)
+        if isinstance(self.directions, str):
+            check_choice("directions", self.directions, ("exact",))
+        elif not isinstance(self.directions, Tensor):
+            check_integer("directions", self.directions, 1)
+        if self.batch_size is not None:
+            check_integer("batch_size", self.batch_size, 1)
+        noise = "batch_size" if self.batch_size is not None else "directions"
+        if self.optimizer == "lbfgs" and (self.batch_size is not None or isinstance(self.directions, int)):
+            raise ValueError(
+                f'{noise} must be without noise for "lbfgs"; got {getattr(self, noise)!r}, drawn anew in each step. '
+                'Use "adam".'
+            )
+
+    def units(self, target: MultivariateNormalMixture, family: type[Family]) -> Units:
+        """Return the units that the scaling asks for."""
+        if self.scaling == "none":
+            return centred_units(target)
+        units = standard_units(target, family)
+        if self.scaling == "each":
+            return units
+        return units._replace(scale=units.scale.square().mean().sqrt().expand_as(units.scale))
+
+    def run(self, problem: Problem) -> Found:
+        """Solve the problem."""
+        return found_at(follow(problem, self.descents(problem), "descent", self.steps))
+
+    def descents(self, problem: Problem) -> Iterator[Descent]:
+        """Yield the places on the way down, from the start on."""
+        objective = self._objective(problem)
+        chart = Chart(problem.family, self.parametrization)
+        sums = draw_starts(problem, "k-means++", objective.batches.for_start(), problem.n_components, 1)
+        start = chart.free(*problem.family.parameters(sums.squeeze(0)))
+        rates = rates_of(self.learning_rate, self.optimizer)
+        return descend(chart, start, objective, self.optimizer, rates, self.steps, self.tolerance)
+
+    def _objective(self, problem: Problem) -> Objective:
+        if self.objective == "nll":
+            return Likelihood(problem, self.batch_size)
+        if self.bandwidth and not problem.target.only_points:
+            raise ValueError(f"bandwidth must be 0 for a mixture as the target; got {self.bandwidth!r}. Leave it out.")
+        return Cramer(problem, self.batch_size, self.directions, self.bandwidth)
+
+
+def centred_units(target: MultivariateNormalMixture) -> Units:
+    """Return units of the size of those of the data, around its mean."""
+    centre, _ = moments(target)
+    return Units(centre, torch.ones_like(centre))
+
+
+def follow(problem: Problem, descents: Iterator[Descent], name: str, steps: int) -> Descent:
+    """Go all the way down, note some of it, and return the last place."""
+    every = -(-steps // _ENTRIES)
+    for place in descents:
+        if place.step % every == 0 or place.reason is not None:
+            problem.history.add(name, problem.n_components, place.loss)
+    return place
+
+
+def found_at(place: Descent) -> Found:
+    """Return a last place as what a method has found."""
+    assert place.reason is not None, "the last place says why it is"
+    return Found(*place.chart.parameters(place.free), place.converged, place.reason, place.step)
