@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,9 +40,18 @@ def read_samples(estimator: BaseEstimator, X: Any, reset: bool) -> tuple[Tensor,
         validate_data(estimator, x, skip_check_array=True, reset=reset)
         return x, Form(False, x.dtype, x.device)
     X = validate_data(estimator, X, dtype=[np.float64, np.float32], reset=reset)
-    # Torch takes no negative strides, and no memory that is only to be read.
-    x = torch.from_numpy(np.require(X, requirements=["C", "W"]))
+    x = _tensor(X)
     return x, Form(True, x.dtype, x.device)
+
+
+def _tensor(x: np.ndarray) -> Tensor:
+    """Return the array as a tensor that is not to be written to, without a copy unless its order asks for one."""
+    x = np.ascontiguousarray(x)
+    if x.flags.writeable:
+        return torch.from_numpy(x)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(x)
 
 
 def _checked(x: Tensor, name: str) -> Tensor:
@@ -70,7 +80,7 @@ def read_weights(sample_weight: Any, x: Tensor) -> Tensor:
         return torch.ones(len(x), dtype=torch.float64, device=x.device)
     if not isinstance(sample_weight, Tensor):
         checked = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
-        sample_weight = torch.from_numpy(np.require(checked, requirements=["C", "W"]))
+        sample_weight = _tensor(checked)
     weights = sample_weight.detach().to(x.device, torch.float64)
     if weights.shape != x.shape[:1]:
         raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -92,13 +93,12 @@ class CramerMixture(DensityMixin, Settings):
         """Fit the mixture to samples `(n, d)`, with weights `(n,)` of any positive sum; y is ignored."""
         self._check_settings()
         x, form = read_samples(self, X, reset=True)
-        rows, weights = distinct(x, read_weights(sample_weight, x))
-        if self.n_components > len(rows):
-            raise ValueError(
-                f"n_components must be at most the number of distinct samples with a weight, n_samples = {len(rows)}; "
-                f"got {self.n_components}. Ask for fewer."
-            )
-        result = self._solve(rows.double(), weights / weights.max())
+        weights = read_weights(sample_weight, x)
+        if self._in_batches():
+            result = self._solve(x, weights.to(x.dtype) if sample_weight is not None else None)
+        else:
+            rows, weights = distinct(x, weights)
+            result = self._solve(rows.double(), weights / weights.max())
         self._keep(result, form)
         for warning in result.warnings:
             text = f"{warning} (The floor is reg_covar; max_iter and tol say when to stop.)"
@@ -147,8 +147,13 @@ class CramerMixture(DensityMixin, Settings):
             x[labels == i] = mixture.component(int(i)).sample((int((labels == i).sum()),), generator)
         return self._form.give(x), self._form.give(labels)
 
-    def _solve(self, x: Tensor, weights: Tensor) -> FitResult:
-        """Fit so often as the method does not by itself, and keep the best."""
+    def _solve(self, x: Tensor, weights: Tensor | None) -> FitResult:
+        """Fit so often as the method does not by itself, and return the best."""
+        if self.n_components > len(x):
+            raise ValueError(
+                f"n_components must be at most the number of distinct samples with a weight, n_samples = {len(x)}; "
+                f"got {self.n_components}. Ask for fewer."
+            )
         start = self._chosen_start(x, weights)
         method, times = self._chosen_method(start)
         generator = self._generator(x.device)
@@ -161,13 +166,15 @@ class CramerMixture(DensityMixin, Settings):
                     covariances=self.covariance_type,
                     weights=weights,
                     start=start,
-                    floor=self.reg_covar,
+                    floor=float(self.reg_covar),
                     generator=generator,
                     progress=progress,
                 )
                 for _ in range(times)
             ]
-        return min(results, key=lambda result: result.history[-1].loss)
+        losses = [result.history[-1].loss for result in results]
+        best = results[losses.index(min(losses, key=lambda loss: (math.isnan(loss), loss)))]
+        return replace(best, mixture=best.mixture.to(torch.float64))
 
     def _keep(self, result: FitResult, form: Form) -> None:
         model = result.mixture.to_sklearn()
@@ -196,7 +203,9 @@ class CramerMixture(DensityMixin, Settings):
         x, _ = self._read(X)
         weights = read_weights(sample_weight, x)
         likelihood = self._of_blocks(x, MultivariateNormalMixture.log_prob).to(x.device)
-        return (weights @ likelihood / weights.sum()).item(), weights.sum().item()
+        # What has no weight may be anywhere, and large weights may not overflow.
+        shares, likelihood = weights / weights.max(), torch.where(weights > 0, likelihood, 0)
+        return (shares @ likelihood / shares.sum()).item(), weights.sum().item()
 
     def _read(self, X: Any) -> tuple[Tensor, Form]:
         check_is_fitted(self)

@@ -15,11 +15,13 @@ def progress_bar(verbose: int) -> Iterator[Callable[[Step], None] | None]:
         yield None
         return
     try:
+        from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     except ImportError:
         raise ImportError("A progress bar needs rich. Use: pip install 'cramix[sklearn]'") from None
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn()
-    with Progress(*columns) as bar:
+    # A console of its own, since one console shows one thing at a time, and fits may run beside each other.
+    with Progress(*columns, console=Console()) as bar:
         task = bar.add_task("starting", total=None)
 
         def show(step: Step) -> None:

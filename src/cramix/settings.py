@@ -120,7 +120,13 @@ class Settings(BaseEstimator):
             given["starts"], times = times * kind.starts, 1  # type: ignore[attr-defined]
         return kind(**{name: x for name, x in given.items() if name in known and x is not None}), times
 
-    def _chosen_start(self, x: Tensor, weights: Tensor) -> str | MultivariateNormalMixture | None:
+    def _in_batches(self) -> bool:
+        """Whether only some of the samples are looked at in each step, so that all of them may lie in a file."""
+        if isinstance(self.method, Method):
+            return getattr(self.method, "batch_size", None) is not None
+        return self.batch_size is not None and (self.method is not None or self.objective != "combined")
+
+    def _chosen_start(self, x: Tensor, weights: Tensor | None) -> str | MultivariateNormalMixture | None:
         """Return where a fit to samples `(n, d)` starts: a mixture, a name, or None for the method's own choice."""
         if self._goes_on():
             return _moved(self.result_.mixture, x)
@@ -145,7 +151,7 @@ class Settings(BaseEstimator):
     def _goes_on(self) -> bool:
         return bool(self.warm_start) and hasattr(self, "result_")
 
-    def _of_parts(self, x: Tensor, weights: Tensor) -> MultivariateNormalMixture:
+    def _of_parts(self, x: Tensor, weights: Tensor | None) -> MultivariateNormalMixture:
         """Return the mixture of `weights_init`, `means_init` and `precisions_init`."""
         k, dim = self.n_components, x.shape[1]
         shares = x.new_full((k,), 1 / k) if self.weights_init is None else self._given("weights_init", (k,), x)
@@ -158,7 +164,7 @@ class Settings(BaseEstimator):
                 covariances=self.covariance_type,
                 weights=weights,
                 start="random_from_data",
-                floor=self.reg_covar,
+                floor=float(self.reg_covar),
                 generator=torch.Generator(x.device),
                 progress=None,
             ).mixture.covariance_kind

@@ -188,7 +188,7 @@ def _check(
     if covariances not in FAMILIES:
         raise ValueError(f"covariances must be one of {', '.join(FAMILIES)}; got {covariances!r}. Try full.")
     check_integer("n_components", n_components, 1)
-    largest = target.means.abs().max().item()
+    largest = max(x.abs().item() for x in target.means.aminmax())
     if largest > _LARGEST:
         raise ValueError(f"target must lie within {_LARGEST:g}, or squares overflow; got {largest:.3g}. Rescale it.")
     count = int((target.weights > 0).sum())

@@ -62,9 +62,9 @@ class Data:
 
     def resample(self, n: int, generator: torch.Generator | None) -> Tensor:
         """Return the numbers of n samples drawn by their weights, spread evenly."""
-        first = torch.rand((), generator=generator, dtype=self.x.dtype)
-        levels = (torch.arange(n, dtype=self.x.dtype) + first) / n
-        return torch.searchsorted(self.weights.cumsum(0), levels.to(self.x.device)).clamp_max(len(self) - 1)
+        first = torch.rand((), generator=generator, dtype=self.x.dtype, device=self.x.device)
+        levels = (torch.arange(n, dtype=self.x.dtype, device=self.x.device) + first) / n
+        return torch.searchsorted(self.weights.cumsum(0), levels).clamp_max(len(self) - 1)
 
     @property
     def covariance(self) -> Tensor:
