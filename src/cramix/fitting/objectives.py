@@ -140,6 +140,6 @@ class Cramer(Objective):
 
     def _with_target_term(self, target: MultivariateNormalMixture) -> bool:
         """Whether to take the term of the target alone, which no mixture changes, or a sum over all pairs is saved."""
-        if not isinstance(self._directions, str) or not target.only_points:
+        if not isinstance(self._directions, str):
             return True
-        return self._target is not None and target.n_components <= _FEW
+        return target.only_points and self._target is not None and target.n_components <= _FEW
