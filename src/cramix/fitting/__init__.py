@@ -1,5 +1,6 @@
 """Fitting mixtures: one way in, `fit`, and a file for each method behind it."""
 
+from cramix.fitting.compression import compress
 from cramix.fitting.descending import Descent, descend
 from cramix.fitting.descent import GradientDescent
 from cramix.fitting.door import ConvergenceWarning, fit
@@ -22,6 +23,7 @@ __all__ = [
     "Score",
     "Selection",
     "Step",
+    "compress",
     "descend",
     "fit",
     "select",
