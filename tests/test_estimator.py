@@ -348,7 +348,7 @@ def test_batches_are_read_where_the_data_lie(tmp_path: Any, monkeypatch: pytest.
         seen.append(target.data_ptr())
         return solve(target, *args, **settings)
 
-    monkeypatch.setattr("cramix.estimator.solve", watched)
+    monkeypatch.setattr("cramix.estimator.mixture.solve", watched)
     settings = {"objective": "nll", "optimizer": "adam", "batch_size": 256, "random_state": 0}
     model = CramerMixture(3, **settings).fit(lying)
     assert seen == [lying.ctypes.data]

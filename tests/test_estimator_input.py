@@ -134,7 +134,7 @@ def test_many_rows_stay_in_memory() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MultivariateNormalMixture, "_log_joint", watched)
-        patch.setattr("cramix.estimator._BLOCK", 1 << 16)
+        patch.setattr("cramix.estimator.mixture._BLOCK", 1 << 16)
         whole = model.score_samples(x)
     assert largest <= 1 << 16
     np.testing.assert_allclose(whole, model.score_samples(x), rtol=1e-5)
