@@ -76,7 +76,8 @@ def _search(function: Callable[[ndarray], tuple[float, ndarray]], point: Point, 
         return None
     low, high, length, best = 0.0, np.inf, 1.0, None
     for _ in range(_TRIALS):
-        trial = Point(x := point.x + length * direction, *function(x))
+        x = point.x + length * direction
+        trial = Point(x, *function(x))
         if not trial.value <= point.value + _GAIN * length * slope:
             high = length
         elif float(trial.gradient @ direction) < _SLOPE * slope:
