@@ -74,8 +74,16 @@ class Page:
         self.add(intro)
 
     def add(self, block: list[str]) -> None:
-        self.lines += [*block, ""]
-        print("\n".join([*block, ""]), flush=True)
+        self._write([*block, ""])
+
+    def extend(self, rows: list[str]) -> None:
+        """Add rows to the table that came last."""
+        self.lines.pop()
+        self._write([*rows, ""])
+
+    def _write(self, lines: list[str]) -> None:
+        self.lines += lines
+        print("\n".join(lines), flush=True)
         self.path.write_text("\n".join(self.lines))
 
     def section(self, title: str, rows: list[str], note: str = "") -> None:

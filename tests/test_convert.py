@@ -126,6 +126,12 @@ def test_from_sklearn_has_the_same_density(covariance_type, dtype):
 
 
 @every_type
+def test_parameters_are_counted_as_scikit_learn_counts_them(covariance_type):
+    model = fitted(covariance_type)
+    assert MultivariateNormalMixture.from_sklearn(model).n_parameters == model._n_parameters()
+
+
+@every_type
 def test_from_sklearn_copies(covariance_type):
     model = fitted(covariance_type)
     p = MultivariateNormalMixture.from_sklearn(model)

@@ -51,6 +51,21 @@ def test_matrices_and_roots_are_the_covariances(kind):
     close(root @ root.mT, truth, 1e-12, 1e-13)
 
 
+@pytest.mark.parametrize("rank", [1, 2, 4, 6])
+def test_factors_have_as_many_free_numbers_as_ways_to_move_their_covariances(rank):
+    s = torch.randn(3, rank, 4, generator=generator(1), dtype=torch.float64)
+    moves = torch.func.jacrev(lambda x: Factor(x).matrices(4))(s).reshape(3 * 4 * 4, -1)
+    p = MultivariateNormalMixture(torch.full((3,), 1 / 3, dtype=torch.float64), s.mean(-2), Factor(s))
+    assert p.covariance_kind.n_parameters(4) == torch.linalg.matrix_rank(moves)
+    assert p.n_parameters == 2 + 12 + torch.linalg.matrix_rank(moves)
+
+
+def test_points_and_shared_covariances_have_no_free_numbers_of_their_own():
+    x = torch.zeros(5, 3)
+    assert MultivariateNormalMixture.from_samples(x).n_parameters == 4 + 15
+    assert Diagonal(torch.ones(7, 1, 3)).n_parameters(3) == 3
+
+
 @every_singular_kind
 def test_roots_of_singular_covariances_are_roots(kind):
     covariances, truth = case(kind)

@@ -247,7 +247,7 @@ def test_more_clusters_than_places(name: str) -> None:
     [
         ({"target": torch.zeros(3, 1, 2)}, r"target must be samples \(n, d\)"),
         ({"target": torch.tensor([[0.0, float("nan")]])}, "target must be finite; got nan"),
-        ({"target": 1e160 * torch.eye(4, dtype=D)}, r"target must have finite variances; got values up to 1e\+160"),
+        ({"target": 1e160 * torch.eye(4, dtype=D)}, r"target must lie within 1e\+150, .* got 1e\+160"),
         ({"target": torch.zeros(3, 2, dtype=torch.int64)}, "target must be floating point"),
         ({"n_components": 0}, "n_components must be an integer >= 1; got 0"),
         ({"n_components": 2.0}, r"n_components must be an integer >= 1; got 2\.0"),

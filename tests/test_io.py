@@ -130,3 +130,38 @@ def test_a_saved_file_is_readable_as_others_are(tmp_path: Path) -> None:
 def test_only_mixtures_are_saved(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must be a mixture of cramix; got list"):
         cramix.save([1], tmp_path / "p")  # type: ignore[arg-type]
+
+
+def test_names_of_coordinates_come_back(tmp_path: Path) -> None:
+    p = multivariate(Full)
+    cramix.save(p, tmp_path / "p", names=["größe", 'a "b", c'])
+    assert cramix.io.names(tmp_path / "p") == ("größe", 'a "b", c')
+    assert torch.equal(cramix.load(tmp_path / "p").means, p.means)
+    cramix.save(p, tmp_path / "p")
+    assert cramix.io.names(tmp_path / "p") is None
+    cramix.save(oracle.random_mixture(4, seed=0), tmp_path / "line", names=("x",))
+    assert cramix.io.names(tmp_path / "line") == ("x",)
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b", "c"], "ab", [1, 2]])
+def test_names_must_be_one_a_coordinate(names: list, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="names must be a list of 2 strings"):
+        cramix.save(multivariate(Full), tmp_path / "p", names=names)
+
+
+@pytest.mark.parametrize("text", ["[", '["a"]', '{"a": 1, "b": 2}', "[1, 2]"])
+def test_names_in_a_file_are_checked(text: str, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    p = multivariate(Full)
+    parts = {"weights": p.weights, "means": p.means, "covariances": p.covariance_kind.values}
+    metadata = {"cramix": "1", "mixture": "MultivariateNormalMixture", "covariances": "full", "names": text}
+    save_file(parts, tmp_path / "p", metadata)
+    with pytest.raises(ValueError, match="must hold 2 names"):
+        cramix.io.names(tmp_path / "p")
+
+
+def test_an_error_speaks_of_the_file_and_not_of_a_temporary_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        cramix.save(multivariate(Full), tmp_path / "nowhere" / "p")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "p")

@@ -16,7 +16,8 @@ from cramix import (
     kl_divergence,
     negative_log_likelihood_loss,
 )
-from cramix.distance.likelihood import negative_log_likelihood
+from cramix.distance import likelihood
+from cramix.distance.likelihood import log_density, negative_log_likelihood
 from tests import oracle
 
 
@@ -201,3 +202,13 @@ def test_bad_input() -> None:
         kl_divergence(p, q)
     with pytest.raises(ValueError, match="q must be a mixture; got Tensor"):
         kl_divergence(p, points)
+
+
+@pytest.mark.parametrize("block", [1, 20, 1 << 22])
+def test_log_density_in_blocks_is_torchs(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(likelihood, "_BLOCK", block)
+    for p in (plane(3, seed=1), oracle.random_mixture(3, seed=2)):
+        x = p.sample((17,), seeded(3))
+        torch.testing.assert_close(log_density(p, x), p.to_torch().log_prob(x), rtol=1e-12, atol=1e-12)
+    means = torch.zeros(1, requires_grad=True)
+    assert not log_density(NormalMixture(torch.ones(1), means, torch.ones(1)), torch.zeros(2)).requires_grad

@@ -9,8 +9,9 @@ import pytest
 import scipy.integrate
 import torch
 
-from cramix.distance.multivariate.component_pairs import Ellipsoids
-from cramix.distance.multivariate.mean_norm import Rows, choose_nodes
+from cramix.distance.multivariate.mean_norm import Rows
+from cramix.distance.multivariate.nodes import choose_nodes
+from cramix.distance.multivariate.sides import Ellipsoids
 from tests.sliced_oracle import randn
 
 TOLERANCES = [1e-5, 1e-7, 1e-10]

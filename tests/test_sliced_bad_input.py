@@ -18,6 +18,7 @@ from tests.refusals import refuses
 from tests.sliced_oracle import randn, random_mixture
 
 P, X = random_mixture(seed=1), randn(9, 2, seed=2)
+MOVING = MultivariateNormalMixture(P.weights, P.means.clone().requires_grad_(), P.covariances)
 NAN, INF = math.nan, math.inf
 
 
@@ -85,10 +86,10 @@ def test_reduction(bad):
 
 @pytest.mark.parametrize(
     ("p", "q", "options"),
-    [(P, P, {}), (X, P, {}), (X, X, {}), (P, X, {"directions": 3}), (P, X, {"directions": torch.eye(2).double()})],
-    ids=["mixtures", "points first", "points", "slices", "directions"],
+    [(P, MOVING, {}), (X, P, {}), (X, X, {}), (P, X, {"directions": 3}), (P, X, {"directions": torch.eye(2).double()})],
+    ids=["a variable", "points first", "points", "slices", "directions"],
 )
-def test_the_target_term_stays_where_it_is_not_of_points_alone(p, q, options):
+def test_the_target_term_stays_where_the_target_may_move(p, q, options):
     cured(lambda: sliced_cramer_loss(p, q, target_term=False, **options), "target_term", "False", "Leave it out")
 
 

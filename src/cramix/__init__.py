@@ -1,5 +1,8 @@
 """cramix learns Gaussian mixtures by gradient descent, with Cramér distances."""
 
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
 from cramix import directions, parameters
 from cramix.distance.cramer import cramer_distance
 from cramix.distance.likelihood import kl_divergence
@@ -7,7 +10,7 @@ from cramix.distance.lp import lp_distance
 from cramix.distance.sliced import sliced_cramer_distance
 from cramix.distance.spherical import spherical_cramer_squared
 from cramix.distance.wasserstein import sliced_wasserstein, wasserstein
-from cramix.fitting import ConvergenceWarning, FitResult, fit
+from cramix.fitting import ConvergenceWarning, FitResult, Selection, fit, select
 from cramix.io import load, save
 from cramix.loss import (
     CramerLoss,
@@ -22,6 +25,9 @@ from cramix.loss import (
 )
 from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
 
+if TYPE_CHECKING:
+    from cramix.estimator import CramerMixture
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -33,6 +39,7 @@ __all__ = [
     "Full",
     "MultivariateNormalMixture",
     "NormalMixture",
+    "Selection",
     "SlicedCramerLoss",
     "Spherical",
     "Tied",
@@ -49,6 +56,7 @@ __all__ = [
     "negative_log_likelihood_loss",
     "parameters",
     "save",
+    "select",
     "sliced_cramer_distance",
     "sliced_cramer_loss",
     "sliced_wasserstein",
@@ -56,3 +64,19 @@ __all__ = [
     "spherical_cramer_squared",
     "wasserstein",
 ]
+
+if find_spec("sklearn"):
+    __all__ += ["CramerMixture"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs scikit-learn when it is asked for."""
+    if name == "CramerMixture":
+        from cramix.estimator import CramerMixture
+
+        return CramerMixture
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection
+from collections.abc import Iterable
 from functools import lru_cache
 from numbers import Integral
 
@@ -104,11 +104,11 @@ def check_number(name: str, value: object, *, positive: bool = False) -> None:
         raise ValueError(f"{name} must be a number {rule}; got {value!r}. Leave it out for the default.")
 
 
-def check_choice(name: str, value: object, choices: Collection[str]) -> None:
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """Require one of some names."""
-    if value not in choices:
-        listed = list(choices)
-        raise ValueError(f"{name} must be one of {', '.join(listed)}; got {value!r}. Try {listed[0]}.")
+    names = tuple(choices)
+    if value not in names:
+        raise ValueError(f"{name} must be one of {', '.join(names)}; got {value!r}. Try {names[0]}.")
 
 
 def check_within(name: str, x: Tensor, interval: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
-import tempfile
-from pathlib import Path
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
+from cramix.atomic import replacing
 from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
 from cramix.mixture.axes import Points
 from cramix.mixture.covariance import Covariance
@@ -16,17 +18,25 @@ _FORMAT = "1"
 _KINDS: dict[str, type[Covariance]] = {kind.name: kind for kind in (Full, Tied, Diagonal, Spherical, Factor, Points)}
 
 
-def save(mixture: NormalMixture | MultivariateNormalMixture, path: str | os.PathLike) -> None:
+def save(
+    mixture: NormalMixture | MultivariateNormalMixture, path: str | os.PathLike, names: Sequence[str] | None = None
+) -> None:
     """Write a mixture to a file; what was there before stays whole until the new file is.
 
+    Args:
+        mixture: the mixture, of any batch shape.
+        path: where to; any name will do, `.safetensors` is usual.
+        names: of the d coordinates, to read again by `cramix.io.names`.
+
     Example:
-        >>> import cramix
+        >>> import cramix, tempfile
         >>> p = cramix.NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     cramix.save(p, f"{folder}/p.safetensors")
         ...     cramix.load(f"{folder}/p.safetensors").scales
         tensor([1.])
     """
+    tensors: dict[str, Tensor]
     if isinstance(mixture, NormalMixture):
         kind = "atoms" if mixture.only_atoms else "scales"
         tensors = {"weights": mixture.weights, "means": mixture.means, "scales": mixture.scales}
@@ -36,33 +46,19 @@ def save(mixture: NormalMixture | MultivariateNormalMixture, path: str | os.Path
     else:
         raise ValueError(f"mixture must be a mixture of cramix; got {type(mixture).__name__}. See from_torch.")
     metadata = {"cramix": _FORMAT, "mixture": type(mixture).__name__, "covariances": kind}
-    content = _safetensors().torch.save({k: x.detach().cpu().contiguous() for k, x in tensors.items()}, metadata)
-    path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    if names is not None:
+        dim = mixture.event_shape.numel()
+        if not _are_names(names, dim):
+            raise ValueError(f"names must be a list of {dim} strings; got {names!r}. Give one a coordinate.")
+        metadata["names"] = json.dumps(list(names))
+    content = require_safetensors().torch.save({k: x.detach().cpu().contiguous() for k, x in tensors.items()}, metadata)
+    with replacing(path) as file:
+        file.write(content)
 
 
 def load(path: str | os.PathLike, device: torch.device | str = "cpu") -> NormalMixture | MultivariateNormalMixture:
     """Read a mixture from a file that `save` has written, and check it."""
-    safetensors = _safetensors()
-    try:
-        with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} must be a whole safetensors file; got: {error}. Write it anew with save.") from None
-    if metadata.get("cramix") != _FORMAT:
-        version = metadata.get("cramix", "none")
-        raise ValueError(f"{path} must hold a mixture of format {_FORMAT}; got {version}. Write it with save.")
+    metadata, tensors = _content(path, device)
     kind, third = metadata.get("covariances"), "scales" if metadata.get("mixture") == "NormalMixture" else "covariances"
     if set(tensors) != {"weights", "means", third} or (third == "covariances" and kind not in _KINDS):
         found = ", ".join(sorted(tensors))
@@ -77,17 +73,44 @@ def load(path: str | os.PathLike, device: torch.device | str = "cpu") -> NormalM
     return MultivariateNormalMixture(weights, means, _KINDS[str(kind)](tensors[third]), validate_args=True)
 
 
-def _safetensors():
+def names(path: str | os.PathLike) -> tuple[str, ...] | None:
+    """Return the names of the coordinates of a mixture in a file, None where `save` was given none."""
+    dim = load(path).event_shape.numel()
+    text = _content(path, "cpu")[0].get("names")
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        found = None
+    if not _are_names(found, dim):
+        raise ValueError(f"{path} must hold {dim} names of coordinates; got {text}. Write it anew with save.")
+    return tuple(found)
+
+
+def _are_names(names: object, dim: int) -> bool:
+    return isinstance(names, list | tuple) and len(names) == dim and all(isinstance(name, str) for name in names)
+
+
+def _content(path: str | os.PathLike, device: torch.device | str) -> tuple[dict[str, str], dict[str, Tensor]]:
+    safetensors = require_safetensors()
+    try:
+        with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} must be a whole safetensors file; got: {error}. Write it anew with save.") from None
+    if metadata.get("cramix") != _FORMAT:
+        version = metadata.get("cramix", "none")
+        raise ValueError(f"{path} must hold a mixture of format {_FORMAT}; got {version}. Write it with save.")
+    return metadata, tensors
+
+
+def require_safetensors():
+    """Return the package, or say how to get it."""
     try:
         import safetensors
         import safetensors.torch
     except ImportError:
         raise ImportError("save and load need safetensors. Use: pip install 'cramix[io]'") from None
     return safetensors
-
-
-def _umask() -> int:
-    """The permissions that new files do not get; reading it means setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

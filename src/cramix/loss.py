@@ -80,7 +80,8 @@ def sliced_cramer_loss(
         normalization: "mean" over the sphere, "integral" (times its area), or with slices their "sum".
         reduction: "none", "mean" or "sum" over the batch.
         tolerance: of "exact", the error of a mean distance as a part of the size of the problem; float32 gives 1e-6.
-        target_term: False leaves out the term of points q alone in "exact": all pairs of points, the same for any p.
+        target_term: False leaves out the term of q alone in "exact", points or a constant mixture: all pairs of it, the
+            same for any p.
         generator: for random slices.
 
     Example:

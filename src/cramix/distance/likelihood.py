@@ -12,6 +12,8 @@ from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.weights import of_samples
 
 Mixture = NormalMixture | MultivariateNormalMixture
+# Numbers in offsets of points from means at a time.
+_BLOCK = 1 << 22
 
 
 def negative_log_likelihood(p: Mixture, x: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -40,6 +42,17 @@ def negative_log_likelihood(p: Mixture, x: Tensor, weights: Tensor | None = None
     samples_first = x.expand(*batch, *x.shape[-1 - event :]).movedim(-1 - event, 0)
     log_density = wide.log_prob(samples_first).movedim(0, -1)  # (*batch, n)
     return -(shares * log_density).sum(-1)
+
+
+def log_density(p: Mixture, x: Tensor) -> Tensor:
+    """Return the log density of an unbatched mixture at points `(n,)` or `(n, d)`, some at a time, without gradient.
+
+    Example:
+        >>> log_density(NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1)), torch.tensor([0.0, 1.0]))
+        tensor([-0.9189, -1.4189])
+    """
+    with torch.no_grad():
+        return torch.cat([p.log_prob(some) for some in x.split(max(1, _BLOCK // p.means.numel()))])
 
 
 def kl_divergence(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cramix import directions as schemes
 from cramix.distance.cramer import cramer_squared
-from cramix.distance.multivariate.energy import energy_distance
+from cramix.distance.multivariate.energy import energy_distance, moves
 from cramix.distance.operands import multivariate_operands
 from cramix.distance.root import root
 from cramix.distance.slices import check_directions, unit_vectors
@@ -43,8 +43,8 @@ def sliced_cramer_squared(
             "sum" over the slices, as the paper's algorithm computes it.
         tolerance: of "exact", the error of a mean distance as a part of the size of the problem; float32 gives 1e-6.
             Gradients of covariances are right to some hundred times as much.
-        target_term: whether to subtract the own term of points q, which does not depend on p; "exact" takes all
-            pairs of points for it, once for a tensor that stays the same.
+        target_term: whether to subtract the own term of q, which does not depend on p; "exact" takes all pairs of q
+            for it, once for tensors that stay the same. False if p is a mixture, and q if it is one needs no gradient.
         generator: for random directions.
 
     Returns:
@@ -58,10 +58,8 @@ def sliced_cramer_squared(
     p, q = multivariate_operands(p, q)
     check_directions(directions, p.means)
     check_options(directions, normalization, tolerance)
-    if not target_term and (not isinstance(directions, str) or p.only_points or not q.only_points):
-        raise ValueError(
-            'target_term must be True unless p is a mixture, q points and directions "exact"; got False. Leave it out.'
-        )
+    if not target_term:
+        check_target_term(directions, p, q)
     dtype = torch.promote_types(p.means.dtype, torch.float32)
     p, q = p.to(dtype), q.to(dtype)
     if isinstance(directions, str) and p.dim == 1 and target_term:
@@ -114,6 +112,17 @@ def _over_slices(p: MultivariateNormalMixture, q: MultivariateNormalMixture, dir
     step = max(1, _BLOCK // max(1, batch * max(p.n_components, q.n_components)))
     sums = [cramer_squared(p.project(some), q.project(some)).sum(-1) for some in directions.split(step)]
     return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
+
+
+def check_target_term(
+    directions: str | int | Tensor, p: MultivariateNormalMixture, q: MultivariateNormalMixture
+) -> None:
+    """Require sides for which the own term of q can be left out."""
+    if not isinstance(directions, str) or p.only_points or (moves(q) and not q.only_points):
+        raise ValueError(
+            'target_term must be True unless p is a mixture, q a constant or points, and directions "exact"; '
+            "got False. Leave it out."
+        )
 
 
 def check_options(directions: str | int | Tensor, normalization: str, tolerance: float) -> None:

@@ -8,6 +8,7 @@ from cramix.fitting.merge import MergeDown
 from cramix.fitting.methods import METHODS
 from cramix.fitting.problem import Method
 from cramix.fitting.result import FitResult, Step
+from cramix.fitting.selection import Score, Selection, select
 
 __all__ = [
     "METHODS",
@@ -18,7 +19,10 @@ __all__ = [
     "GradientDescent",
     "MergeDown",
     "Method",
+    "Score",
+    "Selection",
     "Step",
     "descend",
     "fit",
+    "select",
 ]

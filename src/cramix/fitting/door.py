@@ -15,7 +15,10 @@ from cramix.fitting.methods import METHODS
 from cramix.fitting.problem import Found, History, Method, Problem
 from cramix.fitting.result import FitResult, Step
 from cramix.fitting.starts import STARTS
-from cramix.mixture import MultivariateNormalMixture, NormalMixture, Spherical
+from cramix.mixture import MultivariateNormalMixture, NormalMixture
+from cramix.mixture.coordinates import in_coordinates
+
+_LARGEST = 1e150
 
 
 class ConvergenceWarning(UserWarning):
@@ -83,25 +86,36 @@ def solve(
     progress: Callable[[Step], None] | None,
 ) -> FitResult:
     """Do what `fit` does, but leave it to the caller to warn."""
+    chosen = _method(method)
+    problem = prepare(target, n_components, chosen, covariances, weights, start, floor, generator, progress)
+    with torch.no_grad():
+        return conclude(problem, chosen.run(problem))
+
+
+def prepare(
+    target: Tensor | MultivariateNormalMixture | NormalMixture,
+    n_components: int,
+    method: Method,
+    covariances: str,
+    weights: Tensor | None,
+    start: str | MultivariateNormalMixture | None,
+    floor: float,
+    generator: torch.Generator | None,
+    progress: Callable[[Step], None] | None,
+) -> Problem:
+    """Check what `fit` is given, and return it as a problem in the units of the method."""
     history = History(progress)
     mixture = _as_mixture(target, weights)
-    chosen = _method(method)
     _check(mixture, n_components, covariances, start, floor)
     family = FAMILIES[covariances]
-    units = chosen.units(mixture, family)
-    if not bool(units.scale.square().isfinite().all()):
-        largest = mixture.means.abs().max().item()
-        raise ValueError(f"target must have finite variances; got values up to {largest:.3g}. Divide by that first.")
-    problem = Problem(mixture, int(n_components), family(mixture.dim, float(floor)), units, start, generator, history)
-    with torch.no_grad():
-        found = chosen.run(problem)
-    return _result(problem, found)
+    units = method.units(mixture, family)
+    return Problem(mixture, int(n_components), family(mixture.dim, float(floor)), units, start, generator, history)
 
 
-def _result(problem: Problem, found: Found) -> FitResult:
+def conclude(problem: Problem, found: Found) -> FitResult:
+    """Return what was found in the units of the caller."""
     family, units = problem.family, problem.units
-    least = torch.linalg.eigvalsh(family.kind(found.spread).matrices(family.dim))[..., 0]
-    collapsed = int((least < 2 * family.narrowest(found.means)).sum())
+    collapsed = int(family.as_narrow_as_the_floor(found.means, found.spread).sum())
     stretched = family.kind(family.stretched(found.spread, units.scale))
     mixture = MultivariateNormalMixture(
         found.weights, units.centre + units.scale * found.means, stretched, validate_args=False
@@ -117,6 +131,7 @@ def _result(problem: Problem, found: Found) -> FitResult:
         found.iterations,
         tuple(history.steps),
         history.seconds,
+        problem.target.n_components if problem.target.only_points else None,
         tuple(_warnings(problem, found, collapsed)),
     )
 
@@ -146,21 +161,13 @@ def _as_mixture(
     if weights is not None:
         raise ValueError("weights must be None for a mixture, which has its own; got some. Leave them out.")
     if isinstance(target, NormalMixture):
-        target = multivariate(target)
+        target = in_coordinates(target)
     if not isinstance(target, MultivariateNormalMixture):
         raise ValueError(f"target must be samples or a mixture; got {type(target).__name__}. See from_torch.")
     if target.batch_shape:
         raise ValueError(f"target must be one mixture; got a batch {tuple(target.batch_shape)}. Fit one at a time.")
     kind = target.covariance_kind.like(target.covariance_kind.values.detach())
     return MultivariateNormalMixture(target.weights.detach(), target.means.detach(), kind)
-
-
-def multivariate(mixture: NormalMixture) -> MultivariateNormalMixture:
-    """Return a univariate mixture as one in one dimension."""
-    if mixture.only_atoms:
-        return MultivariateNormalMixture.from_samples(mixture.means.unsqueeze(-1), mixture.weights)
-    variances = mixture.scales.square()
-    return MultivariateNormalMixture(mixture.weights, mixture.means.unsqueeze(-1), Spherical(variances))
 
 
 def _method(method: str | Method) -> Method:
@@ -181,6 +188,9 @@ def _check(
     if covariances not in FAMILIES:
         raise ValueError(f"covariances must be one of {', '.join(FAMILIES)}; got {covariances!r}. Try full.")
     check_integer("n_components", n_components, 1)
+    largest = max(x.abs().item() for x in target.means.aminmax())
+    if largest > _LARGEST:
+        raise ValueError(f"target must lie within {_LARGEST:g}, or squares overflow; got {largest:.3g}. Rescale it.")
     count = int((target.weights > 0).sum())
     if n_components > count:
         what = "samples" if target.only_points else "components of the target"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.fitting.families import Family
+from cramix.fitting.families import Family, Prior
 
 # Numbers in the responsibilities at a time.
 _BLOCK = 1 << 20
@@ -54,16 +54,17 @@ class Data:
 
     def like(self, rows: Tensor | None = None, dtype: torch.dtype = torch.float64) -> Data:
         """Return some of the samples with equal weights, or all of them as they are, with sums in a dtype."""
+        family = type(self.family)(self.family.dim, self.family.floor, dtype)
         if rows is None:
-            return Data(self.family, self.x, self.weights, self.spread, dtype)
+            return Data(family, self.x, self.weights, self.spread, dtype)
         spread = self.spread if self.spread is None or len(self.spread) == 1 else self.spread[rows]
-        return Data(self.family, self.x[rows], torch.ones_like(self.weights[rows]), spread, dtype)
+        return Data(family, self.x[rows], torch.ones_like(self.weights[rows]), spread, dtype)
 
     def resample(self, n: int, generator: torch.Generator | None) -> Tensor:
         """Return the numbers of n samples drawn by their weights, spread evenly."""
-        first = torch.rand((), generator=generator, dtype=self.x.dtype)
-        levels = (torch.arange(n, dtype=self.x.dtype) + first) / n
-        return torch.searchsorted(self.weights.cumsum(0), levels.to(self.x.device)).clamp_max(len(self) - 1)
+        first = torch.rand((), generator=generator, dtype=self.x.dtype, device=self.x.device)
+        levels = (torch.arange(n, dtype=self.x.dtype, device=self.x.device) + first) / n
+        return torch.searchsorted(self.weights.cumsum(0), levels).clamp_max(len(self) - 1)
 
     @property
     def covariance(self) -> Tensor:
@@ -80,9 +81,9 @@ class Data:
         pairs = zip(shares.to(self.dtype).split(self._rows(components), -1), self._parts(components), strict=True)
         return torch.stack([_products(share, weighted) for share, (_, weighted, _) in pairs]).sum(0).double()
 
-    def step(self, sums: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, sums: Tensor, prior: Prior | None = None) -> tuple[Tensor, Tensor]:
         """Return the sums `(B, k, F)` after one step, and the mean log likelihood before it, `(B,)`."""
-        new, likelihood = self.expect(self.family.coefficients(*self.family.parameters(sums)))
+        new, likelihood = self.expect(self.family.coefficients(*self.family.parameters(sums, prior)))
         empty = new[..., :1] < _LEAST
         return torch.where(empty, _LEAST / sums[..., :1] * sums, new), likelihood
 
@@ -155,6 +156,7 @@ def maximize(
     sums: Tensor,
     iterations: int,
     tolerance: float = 0.0,
+    prior: Prior | None = None,
     watch: Callable[[float], None] | None = None,
 ) -> Outcome:
     """Take steps until the mean log likelihood of every fit gains less than the tolerance.
@@ -164,11 +166,12 @@ def maximize(
         sums: where the fits are, `(B, k, F)`.
         iterations: at most so many.
         tolerance: 0 to take all of them.
+        prior: what every component has beside its data.
         watch: called with the best mean log likelihood of each step.
     """
     last = sums.new_full((len(sums),), -torch.inf)
     for i in range(1, iterations + 1):
-        sums, likelihood = data.step(sums)
+        sums, likelihood = data.step(sums, prior)
         if watch is not None:
             watch(likelihood.max().item())
         if tolerance and bool((likelihood - last < tolerance).all()):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,19 +20,32 @@ from cramix.mixture.covariance import Covariance
 _LOG_2PI = math.log(2 * math.pi)
 
 
+class Prior(NamedTuple):
+    """Samples that every component has beside its own, which keep it from collapsing while there are too many.
+
+    Args:
+        weight: of these samples, as a part of all data, `(B, 1, 1)`: one number a fit.
+        moments: their products of coordinates around the component's mean, `(P,)`.
+    """
+
+    weight: Tensor
+    moments: Tensor
+
+
 class Family(ABC):
     """Mixtures in d dimensions with one kind of covariances; abstract.
 
     Args:
         dim: d.
         floor: what is added to every variance, so that none collapses to 0.
+        dtype: in which sums are taken; its rounding may not make covariances indefinite either.
     """
 
     kind: type[Covariance]
 
-    def __init__(self, dim: int, floor: float) -> None:
+    def __init__(self, dim: int, floor: float, dtype: torch.dtype = torch.float64) -> None:
         self.dim, self.floor = dim, floor
-        self._rounding = 16 * dim * torch.finfo(torch.float64).eps
+        self._rounding = 16 * dim * torch.finfo(dtype).eps
 
     @property
     def count(self) -> int:
@@ -51,10 +65,14 @@ class Family(ABC):
         moments = self._of_matrices(covariances) + self._products(means)
         return torch.cat((weights, weights * means, weights * moments), -1)
 
-    def parameters(self, sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def prior(self, weight: Tensor, covariance: Tensor) -> Prior:
+        """Return the prior of weights `(B,)` and a covariance matrix."""
+        return Prior(weight[:, None, None], self._of_matrices(covariance))
+
+    def parameters(self, sums: Tensor, prior: Prior | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return weights `(*, k)`, means `(*, k, d)` and what `kind` holds, with the floor added."""
         weights = sums[..., :1]
-        means, moments = self._central(sums)
+        means, moments = self._central(sums, prior)
         return weights.squeeze(-1) / weights.sum(-2), means, self._spread(weights, moments)
 
     def coefficients(self, weights: Tensor, means: Tensor, spread: Tensor) -> Tensor:
@@ -63,15 +81,15 @@ class Family(ABC):
         constant = weights.log() - 0.5 * (log_determinant + self.dim * _LOG_2PI + (linear * means).sum(-1))
         return torch.cat((constant.unsqueeze(-1), linear, quadratic), -1)
 
-    def merge_costs(self, sums: Tensor) -> Tensor:
+    def merge_costs(self, sums: Tensor, prior: Prior | None = None) -> Tensor:
         """Return how much merging each two of k components costs, `(*, k (k - 1) / 2)`, in the order of `pairs`.
 
         It is Runnalls' bound of the divergence.
         """
         first, second = self.pairs(sums.shape[-2])
-        each = sums[..., 0] * self._log_determinants(sums)
+        each = sums[..., 0] * self._log_determinants(sums, prior)
         both = sums[..., first, :] + sums[..., second, :]
-        merged = both[..., 0] * self._log_determinants(both)
+        merged = both[..., 0] * self._log_determinants(both, prior)
         return 0.5 * (merged - each[..., first] - each[..., second])
 
     @staticmethod
@@ -79,18 +97,32 @@ class Family(ABC):
         """Return the numbers of the first and of the second component of each pair, `(2, k (k - 1) / 2)`."""
         return torch.triu_indices(k, k, 1)
 
-    def _log_determinants(self, sums: Tensor) -> Tensor:
+    def _log_determinants(self, sums: Tensor, prior: Prior | None) -> Tensor:
         """Each component by itself."""
-        return self._log_determinant(self._central(sums)[1])
+        return self._log_determinant(self._central(sums, prior)[1])
 
     def narrowest(self, means: Tensor) -> Tensor:
         """Return the variance of components without any of their own, `(*, k)`: the floor, and rounding if far out."""
         return self.floor + self._rounding * means.square().amax(-1)
 
-    def _central(self, sums: Tensor) -> tuple[Tensor, Tensor]:
+    def collapsed(self, sums: Tensor) -> Tensor:
+        """Return which components are as narrow as the floor somewhere, `(*, k)`."""
+        _, means, spread = self.parameters(sums)
+        return self.as_narrow_as_the_floor(means, spread)
+
+    def as_narrow_as_the_floor(self, means: Tensor, spread: Tensor) -> Tensor:
+        """Return which of the components with such means `(*, k, d)` and values of the kind are, `(*, k)`."""
+        least = torch.linalg.eigvalsh(self.kind(spread).matrices(self.dim))[..., 0]
+        return least < 2 * self.narrowest(means)
+
+    def _central(self, sums: Tensor, prior: Prior | None) -> tuple[Tensor, Tensor]:
         """Return means `(*, d)` and central moments `(*, P)`."""
-        means, moments = (sums[..., 1:] / sums[..., :1]).split((self.dim, sums.shape[-1] - 1 - self.dim), -1)
-        return means, moments - self._products(means)
+        weights = sums[..., :1]
+        means, moments = (sums[..., 1:] / weights).split((self.dim, sums.shape[-1] - 1 - self.dim), -1)
+        moments = moments - self._products(means)
+        if prior is None:
+            return means, moments
+        return means, (weights * moments + prior.weight * prior.moments) / (weights + prior.weight)
 
     @abstractmethod
     def stretched(self, spread: Tensor, scales: Tensor) -> Tensor:
@@ -120,8 +152,8 @@ class Family(ABC):
 class _Dense(Family):
     """What kinds with full matrices share: products are those of the upper triangle."""
 
-    def __init__(self, dim: int, floor: float) -> None:
-        super().__init__(dim, floor)
+    def __init__(self, dim: int, floor: float, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__(dim, floor, dtype)
         self._row, self._column = torch.triu_indices(dim, dim)
         (self._diagonal,) = (self._row == self._column).nonzero(as_tuple=True)
 
@@ -134,8 +166,8 @@ class _Dense(Family):
     def _of_matrices(self, covariances: Tensor) -> Tensor:
         return covariances[..., self._row, self._column]
 
-    def _central(self, sums: Tensor) -> tuple[Tensor, Tensor]:
-        means, moments = super()._central(sums)
+    def _central(self, sums: Tensor, prior: Prior | None) -> tuple[Tensor, Tensor]:
+        means, moments = super()._central(sums, prior)
         # The difference of two large numbers where the data lie far out; rounding may not make it indefinite.
         moments[..., self._diagonal] += self._rounding * (means.square() + moments[..., self._diagonal])
         return means, moments
@@ -180,9 +212,9 @@ class TiedFamily(_Dense):
         linear, quadratic, log_determinant = super()._precision(means, spread.unsqueeze(-3))
         return linear, quadratic.expand(*means.shape[:-1], -1), log_determinant
 
-    def merge_costs(self, sums: Tensor) -> Tensor:
+    def merge_costs(self, sums: Tensor, prior: Prior | None = None) -> Tensor:
         """Return how much the common covariance grows: `1/2 log(1 + w delta^T C^-1 delta)`."""
-        weights, means, spread = self.parameters(sums)
+        weights, means, spread = self.parameters(sums, prior)
         lower = torch.linalg.cholesky(spread).unsqueeze(-3)
         white = torch.linalg.solve_triangular(lower, means.unsqueeze(-1), upper=False).squeeze(-1)
         first, second = self.pairs(sums.shape[-2])

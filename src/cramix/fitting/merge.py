@@ -6,6 +6,9 @@ the places that a start has missed, and merging takes from where there are too m
 with as many components as asked, which cost little and sometimes end where merging never leads. When the best optimum
 has been found twice no further round is needed, and it is polished.
 
+The likelihood decides between fits as long as it can: it has no bound where a component collapses onto a few samples.
+If the most likely fit has such a component the Cramér loss decides, which is bounded and does not reward that.
+
 All but the polishing works on a part of large data, and in float32 if its rounding permits.
 """
 
@@ -18,14 +21,17 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_integer
+from cramix.distance.sliced import sliced_cramer_squared
 from cramix.fitting.em import Data, Outcome, maximize
-from cramix.fitting.merging import merge_cheapest
+from cramix.fitting.merging import PLACING, merging, priors
 from cramix.fitting.problem import Found, Method, Problem
 from cramix.fitting.starts import STARTS, sums_of
 from cramix.mixture import MultivariateNormalMixture
 
-# Steps of expectation maximisation after the start, after each merge, and before fits are compared.
-_PLACING, _SETTLING, _CHOOSING = 20, 5, 30
+# Steps of expectation maximisation before fits are compared.
+_CHOOSING = 30
+# In units of the data's deviations.
+_FAR = 50.0
 # Fits of either sort in a round.
 _AT_ONCE = 4
 # Mean log likelihoods that differ by less are of one optimum.
@@ -59,38 +65,49 @@ class MergeDown(Method):
 
     def run(self, problem: Problem) -> Found:
         """Solve the problem."""
+        data = problem.data
         some = self._some(problem)
-        try:
-            best = self._search(problem, problem.data.like(some, torch.float32))
-        except torch.linalg.LinAlgError:  # a component too narrow for float32
-            best = self._search(problem, problem.data.like(some))
+        fits = self._search(problem, data.like(some, self._dtype(problem)))
+        some_data = data if some is None else data.like(some)
+        outcome = self._polished(problem, some_data, fits.best())
+        if data.spread is None and bool(problem.family.collapsed(outcome.sums).any()):
+            outcome = self._polished(problem, some_data, _nearest(some_data, torch.cat((fits.sums, outcome.sums))))
         if some is not None:
-            best = maximize(problem.data.like(some), best, self.max_iterations, self.tolerance).sums
+            outcome = self._polished(problem, data, outcome.sums)
+        parameters = problem.family.parameters(outcome.sums.squeeze(0))
+        return Found(*parameters, outcome.converged, outcome.reason, outcome.iterations)
 
+    def _polished(self, problem: Problem, data: Data, sums: Tensor) -> Outcome:
         def watch(log_likelihood: float) -> None:
             problem.note_likelihood("polishing", problem.n_components, log_likelihood)
 
-        outcome = maximize(problem.data, best, self.max_iterations, self.tolerance, watch)
-        parameters = problem.family.parameters(outcome.sums.squeeze(0))
-        return Found(*parameters, outcome.converged, outcome.reason, outcome.iterations)
+        return maximize(data, sums, self.max_iterations, self.tolerance, watch=watch)
 
     def _some(self, problem: Problem) -> Tensor | None:
         """Return the numbers of the samples to search with, none for all."""
         rows = max(self.rows, 10 * problem.n_components)
         return problem.data.resample(rows, problem.generator) if len(problem.data) > rows else None
 
-    def _search(self, problem: Problem, data: Data) -> Tensor:
-        """Return the sums of features of the best fit of all rounds, `(1, k, F)`."""
+    def _dtype(self, problem: Problem) -> torch.dtype:
+        """Return float32 unless squares of samples far out would take too many digits from the others."""
+        return torch.float32 if problem.data.x.abs().max() < _FAR else torch.float64
+
+    def _search(self, problem: Problem, data: Data) -> Outcome:
+        """Return the fits of all rounds."""
         found = list[Outcome]()
         if isinstance(problem.start, MultivariateNormalMixture):
-            found.append(maximize(data, sums_of(problem, problem.start), _PLACING + _CHOOSING))
+            found.append(maximize(data, sums_of(problem, problem.start), PLACING + _CHOOSING))
         for begun in range(0, self.starts, _AT_ONCE):
             found.append(self._round(problem, data, min(self.starts - begun, _AT_ONCE)))
-            best = max(found, key=lambda outcome: outcome.log_likelihood.max().item())
-            _note(problem, "choosing", best)
-            if problem.n_components == 1 or _twice(found):
+            likelihoods = torch.cat([outcome.log_likelihood for outcome in found])
+            problem.note_likelihood("choosing", problem.n_components, likelihoods.max().item())
+            if problem.n_components == 1 or _twice(likelihoods):
                 break
-        return best.best()
+        # Through the parameters, because float32 sums may be of no covariance to the last digit of float64.
+        weights, means, spread = data.family.parameters(torch.cat([outcome.sums for outcome in found]))
+        covariances = data.family.kind(spread).matrices(data.family.dim)
+        sums = problem.family.sums(weights, means, covariances.expand(*means.shape, -1))
+        return found[-1]._replace(sums=sums, log_likelihood=likelihoods)
 
     def _round(self, problem: Problem, data: Data, batch: int) -> Outcome:
         """Run some fits with more components and some without."""
@@ -98,12 +115,13 @@ class MergeDown(Method):
         if k == 1:
             return maximize(data, data.sums(data.x.new_ones(1, 1, len(data))), 1)
         most = min(len(data), k + (k + 4 if self.surplus is None else self.surplus))
-        outcome = maximize(data, _starts(problem, data, most, batch), _PLACING)
-        _note(problem, "placing", outcome)
-        while outcome.sums.shape[1] > k:
-            outcome = maximize(data, merge_cheapest(problem.family, outcome.sums), _SETTLING)
-            _note(problem, "merging", outcome)
-        plain = maximize(data, _starts(problem, data, k, batch), _PLACING)
+        prior = priors(data, batch, k)
+        for outcome in merging(data, _starts(problem, data, most, batch), prior):
+            components = outcome.sums.shape[1]
+            problem.note_likelihood("merging", components, outcome.log_likelihood.max().item())
+            if components == k:
+                break
+        plain = maximize(data, _starts(problem, data, k, batch), PLACING, prior=prior)
         return maximize(data, torch.cat((outcome.sums, plain.sums)), _CHOOSING, _SAME / 100)
 
 
@@ -112,11 +130,15 @@ def _starts(problem: Problem, data: Data, k: int, batch: int) -> Tensor:
     return STARTS[name](data, k, batch, problem.generator)
 
 
-def _twice(found: list[Outcome]) -> bool:
+def _twice(likelihoods: Tensor) -> bool:
     """Whether the best optimum has been found more than once."""
-    likelihoods = torch.cat([outcome.log_likelihood for outcome in found]).sort().values
-    return len(likelihoods) > 1 and bool(likelihoods[-1] - likelihoods[-2] < _SAME)
+    return len(likelihoods) > 1 and bool(likelihoods.topk(2).values.diff().abs() < _SAME)
 
 
-def _note(problem: Problem, name: str, outcome: Outcome) -> None:
-    problem.note_likelihood(name, outcome.sums.shape[1], outcome.log_likelihood.max().item())
+def _nearest(data: Data, sums: Tensor) -> Tensor:
+    """Return the fit with the least Cramér loss to the data, `(1, k, F)`, of those with sums `(B, k, F)`."""
+    weights, means, spread = data.family.parameters(sums)
+    fits = MultivariateNormalMixture(weights, means, data.family.kind(spread), validate_args=False)
+    points = MultivariateNormalMixture.from_samples(data.x, data.weights)
+    losses = sliced_cramer_squared(fits, points, target_term=False)
+    return sums[losses.argmin()].unsqueeze(0)

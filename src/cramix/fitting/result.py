@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cramix.mixture import MultivariateNormalMixture
@@ -37,6 +39,7 @@ class FitResult:
         iterations: steps of the last stage.
         history: the stages.
         seconds: of all of them.
+        n_samples: how many there were; None if the target was a mixture.
         warnings: what is wrong with it, in words; empty if all is well.
     """
 
@@ -48,4 +51,21 @@ class FitResult:
     iterations: int
     history: tuple[Step, ...]
     seconds: float
+    n_samples: int | None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def bic(self) -> float:
+        """Schwarz's criterion; lower is better. Samples count as one each, whatever their weight."""
+        return self._criterion(lambda n: math.log(n))
+
+    @property
+    def aic(self) -> float:
+        """Akaike's criterion; lower is better."""
+        return self._criterion(lambda n: 2.0)
+
+    def _criterion(self, price: Callable[[int], float]) -> float:
+        if self.n_samples is None or self.log_likelihood is None:
+            raise ValueError("target must be samples for an information criterion; got a mixture. Compare distances.")
+        n = self.n_samples
+        return price(n) * self.mixture.n_parameters - 2 * n * self.log_likelihood

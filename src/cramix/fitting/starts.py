@@ -93,10 +93,15 @@ def _kmeans(data: Data, k: int, batch: int, generator: torch.Generator | None) -
     return data.sums(torch.where(shares.any(-1, keepdim=True), shares, 1 / len(data)))
 
 
+def start_covariance(data: Data, k: int) -> Tensor:
+    """Return the covariance `(d, d)` with which k components share the space of the data."""
+    return data.covariance / k ** (2 / data.family.dim)
+
+
 def _at(data: Data, places: Tensor) -> Tensor:
     """Components at the places `(B, k, d)`, as wide as lets them share the space of the data, `(B, k, F)`."""
     batch, k, dim = places.shape
-    spread = data.covariance / k ** (2 / dim)
+    spread = start_covariance(data, k)
     return data.family.sums(places.new_full((batch, k), 1 / k), places, spread.expand(batch, k, dim, dim))
 
 

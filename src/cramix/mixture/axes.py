@@ -54,6 +54,9 @@ class Diagonal(_Axes):
     def spread(self) -> Tensor:
         return self.values
 
+    def _n_own(self, dim: int) -> int:
+        return dim
+
     def marginal(self, dims: list[int]) -> Covariance:
         return Diagonal(self.values[..., dims])
 
@@ -77,6 +80,9 @@ class Spherical(_Axes):
     def spread(self) -> Tensor:
         return self.values.unsqueeze(-1)
 
+    def _n_own(self, dim: int) -> int:
+        return 1
+
     def marginal(self, dims: list[int]) -> Covariance:
         return self
 
@@ -91,6 +97,9 @@ class Points(Spherical):
 
     def check(self) -> None:
         """Zeros need no check."""
+
+    def _n_own(self, dim: int) -> int:
+        return 0
 
     def transform(self, matrix: Tensor) -> Covariance:
         return self

@@ -34,12 +34,25 @@ class Covariance(ABC):
         """What broadcasts against `(*batch, k)`."""
         return self.values.shape[: self.values.ndim - self._own_axes]
 
+    @property
+    def shared(self) -> bool:
+        """Whether the components are known to have one covariance, without looking at the values."""
+        return self.shape[-1] == 1 or self.values.stride(len(self.shape) - 1) == 0
+
+    def n_parameters(self, dim: int) -> int:
+        """Return how many free numbers there are in one batch element."""
+        return (1 if self.shared else self.shape[-1]) * self._n_own(dim)
+
     def take(self, components: Tensor) -> Self:
         """Return the kind for some components, chosen by a mask `(k,)`."""
         if self.shape[-1] == 1:
             return self  # shared by all
         (index,) = components.nonzero(as_tuple=True)
         return self.like(self.values.index_select(len(self.shape) - 1, index))
+
+    @abstractmethod
+    def _n_own(self, dim: int) -> int:
+        """Free numbers of one component."""
 
     @abstractmethod
     def check_shape(self, dim: int) -> None:

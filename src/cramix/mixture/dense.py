@@ -28,6 +28,9 @@ class _Dense(Covariance):
         """Return the lower Cholesky factors `(*batch, k, d, d)`; a ValueError where a covariance is singular."""
         return cholesky(self.spread())
 
+    def _n_own(self, dim: int) -> int:
+        return dim * (dim + 1) // 2
+
     def matrices(self, dim: int) -> Tensor:
         return self.spread()
 
@@ -137,6 +140,11 @@ class Factor(_Dense):
 
     def check(self) -> None:
         check_finite(factors=self.values)
+
+    def _n_own(self, dim: int) -> int:
+        rank = min(self.values.shape[-2], dim)
+        # Rotating S changes nothing.
+        return rank * dim - rank * (rank - 1) // 2
 
     def spread(self) -> Tensor:
         return self.values.mT @ self.values

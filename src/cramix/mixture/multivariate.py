@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import Self, SupportsIndex
+from typing import Self, SupportsIndex, overload
 
 import torch
 from torch import Tensor
@@ -78,6 +78,12 @@ class MultivariateNormalMixture(MultivariateComponents):
         means = directions @ self.means.mT  # (*batch, t, k)
         weights = self.weights.unsqueeze(-2).expand_as(means)
         return self._univariate(weights, means, self.covariance_kind.scales_along(directions).mT)
+
+    @overload
+    def marginal(self, dims: int) -> NormalMixture: ...
+
+    @overload
+    def marginal(self, dims: Sequence[int]) -> Self: ...
 
     def marginal(self, dims: int | Sequence[int]) -> Self | NormalMixture:
         """Return the distribution of some coordinates; for a single number a univariate `NormalMixture`."""

@@ -148,6 +148,11 @@ class MultivariateComponents(Distribution):
         return self.means.shape[-1]
 
     @property
+    def n_parameters(self) -> int:
+        """Number of free parameters, as information criteria count them."""
+        return self.n_components - 1 + self.means.shape[-2:].numel() + self.covariance_kind.n_parameters(self.dim)
+
+    @property
     def only_points(self) -> bool:
         """Whether the mixture was built from samples, so that every covariance is known to be 0 without looking."""
         return isinstance(self.covariance_kind, Points)
@@ -182,6 +187,12 @@ class MultivariateComponents(Distribution):
         """
         keep, weights = pruned(self.weights, threshold)
         return self._like(weights, self.means[..., keep, :], self.covariance_kind.take(keep))
+
+    def component(self, i: int) -> Self:
+        """Return the component i by itself."""
+        chosen = torch.arange(self.n_components, device=self.weights.device) == i
+        kind = self.covariance_kind.take(chosen)
+        return self._like(torch.ones_like(self.weights[..., :1]), self.means[..., chosen, :], kind)
 
     def expand(self, batch_shape: Sequence[int], _instance: None = None) -> Self:
         """Return the mixture with a larger batch shape, sharing memory."""

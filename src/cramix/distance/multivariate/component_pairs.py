@@ -7,37 +7,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.distance.multivariate.mean_norm import Lengths, Moments, Nodes, Rows, choose_nodes, gradients, moments
+from cramix.distance.multivariate.mean_norm import Lengths, Moments, Rows, gradients, moments
+from cramix.distance.multivariate.nodes import Nodes, choose_nodes
+from cramix.distance.multivariate.sides import Components, Ellipsoids, Points, Side, ellipsoids
 
 # Numbers in the largest temporary array: on the CPU it stays in cache, a GPU wants much to do at a time.
 _BLOCK = {"cpu": 1 << 19, "cuda": 1 << 25}
 # Up to this many numbers float32 gains nothing over float64.
 _SMALL = 1 << 11
-
-
-class Components(NamedTuple):
-    """Weights `(B, k)`, means `(B, k, d)`, and covariances `(B, k, d, d)` or variances `(B, k, g)`, in float64."""
-
-    weights: Tensor
-    means: Tensor
-    spread: Tensor
-
-    @property
-    def dense(self) -> bool:
-        """Whether the spread is matrices."""
-        return self.spread.ndim == 4
-
-    @property
-    def multiplicity(self) -> int:
-        """How many axes share one of the variances."""
-        return self.means.shape[-1] // self.spread.shape[-1]
-
-
-class Points(NamedTuple):
-    """Weights `(B or 1, n)` and places `(B or 1, n, d)`, in the dtype to compute in."""
-
-    weights: Tensor
-    places: Tensor
 
 
 class Result(NamedTuple):
@@ -49,44 +26,41 @@ class Result(NamedTuple):
     spread: Tensor
 
 
-class Ellipsoids(NamedTuple):
-    """Variances along the axes, `(*, g)`, and the axes as columns, `(*, d, d)`, None for those of the coordinates."""
+def nodes_for(p: Components, variances: Tensor, q: Side, tolerance: float, unit: Tensor) -> Nodes:
+    """Choose the nodes that serve all pairs of a distance; lengths are in units of its size.
 
-    variances: Tensor
-    axes: Tensor | None
-
-
-def ellipsoids(spread: Tensor, dense: bool) -> Ellipsoids:
-    """Decompose covariances `(*, d, d)`, or take variances `(*, g)` as they are; no derivative is ever needed."""
-    if not dense:
-        return Ellipsoids(spread, None)
-    variances, axes = torch.linalg.eigh(0.5 * (spread + spread.mT))
-    return Ellipsoids(variances.clamp_min(0), axes)
-
-
-def nodes_for(components: Components, variances: Tensor, points: Points | None, tolerance: float) -> Nodes:
-    """Choose the nodes that serve all pairs of a distance; lengths are in units of its size."""
-    centre = components.means.mean(-2, keepdim=True)
-    reach = (components.means - centre).square().sum(-1) + components.multiplicity * variances.sum(-1)
-    radius = reach.amax(-1).sqrt()
-    if points is not None:
-        far = (points.places - centre.to(points.places.dtype)).square().sum(-1).amax(-1).sqrt().double()
-        radius = torch.maximum(radius, far)
+    A side that shares one covariance gets those it would get with a copy of it for each component.
+    """
+    count = p.means.shape[1] + q[1].shape[1]
+    centre = (p.means.sum(-2, keepdim=True) + q[1].sum(-2, keepdim=True).double()) / count
+    reach = (p.means - centre).square().sum(-1) + p.multiplicity * variances.sum(-1)
+    far = (q[1] - centre.to(q[1].dtype)).square().sum(-1).double()
+    if q.spread is not None:
+        own = ellipsoids(q.spread, p.dense).variances
+        far = far + p.multiplicity * own.sum(-1)
+        variances = torch.cat((variances, own.expand(len(variances), -1, -1)), 1)
+    radius = torch.maximum(reach.amax(-1), far.amax(-1)).sqrt()
     radius = 2 * 3**0.25 * radius  # two of them, and a normal vector has E|Z|^4 <= 3 (E|Z|^2)^2
-    return choose_nodes(variances, components.multiplicity, radius.clamp_min(1.0), tolerance)
+    return choose_nodes(variances, p.multiplicity, radius.clamp_min(1.0), tolerance, unit)
 
 
 def within_components(parts: Components, nodes: Nodes, derivatives: bool) -> Result:
     """Return `1/2 sum_ij s_i s_j E|X_i - X_j|` over all pairs of components, each met once."""
+    k = parts.means.shape[1]
+    first, second = torch.triu_indices(k, k, device=parts.means.device)
+    return between_components(parts, first, second, nodes, derivatives)
+
+
+def between_components(parts: Components, first: Tensor, second: Tensor, nodes: Nodes, derivatives: bool) -> Result:
+    """Return `sum s_i s_j E|X_i - X_j|` over pairs (i, j) of components, half of it where i = j."""
     weights, means, spread = parts
-    batch, k, dim = means.shape
-    first, second = torch.triu_indices(k, k, device=means.device)
+    batch, _, dim = means.shape
     at_weights, at_means, at_spread = (torch.zeros_like(x) for x in parts)
     value = weights.new_zeros(batch)
     width = spread[0, 0].numel() + (3 * spread.shape[-1] + 2) * nodes.t.shape[-1]
-    for i, j in zip(*(x.split(max(1, _block(means) // (batch * width))) for x in (first, second)), strict=True):
+    for i, j in zip(*(x.split(max(1, block_size(means) // (batch * width))) for x in (first, second)), strict=True):
         shape = ellipsoids(spread[:, i] + spread[:, j], parts.dense)
-        rows = _rows(nodes, shape, parts.multiplicity, torch.float64, derivatives)
+        rows = rows_of(nodes, shape, parts.multiplicity, torch.float64, derivatives)
         offsets = means[:, i] - means[:, j]
         lengths = rows.at(offsets.reshape(-1, 1, dim))
         length = lengths.value.view(batch, -1)
@@ -119,12 +93,12 @@ def components_to_points(
     batch, k, dim = parts.means.shape
     n = points.places.shape[-2]
     working = points.places.dtype if batch * k * n > _SMALL else torch.float64
-    rows = _rows(nodes, shapes, parts.multiplicity, working, at_components or at_points)
+    rows = rows_of(nodes, shapes, parts.multiplicity, working, at_components or at_points)
     means = parts.means.to(working).unsqueeze(-2)  # (B, k, 1, d)
     sums: Moments | None = None
     value = parts.weights.new_zeros(batch * k)
     at = (value.new_zeros(batch, n), value.new_zeros(batch, n, dim)) if at_points else ()
-    step = max(1, _block(means) // (batch * k * max(nodes.t.shape[-1], 3 * dim)))
+    step = max(1, block_size(means) // (batch * k * max(nodes.t.shape[-1], 3 * dim)))
     for start in range(0, n, step):
         part = slice(start, start + step)
         places = points.places[:, part].to(working).unsqueeze(1)  # (B or 1, 1, m, d)
@@ -154,11 +128,12 @@ def components_to_points(
     return Cross(result, at)
 
 
-def _block(like: Tensor) -> int:
+def block_size(like: Tensor) -> int:
+    """Return how many numbers a temporary array may hold."""
     return _BLOCK["cpu" if like.device.type == "cpu" else "cuda"]
 
 
-def _rows(nodes: Nodes, shapes: Ellipsoids, multiplicity: int, dtype: torch.dtype, derivatives: bool) -> Rows:
+def rows_of(nodes: Nodes, shapes: Ellipsoids, multiplicity: int, dtype: torch.dtype, derivatives: bool) -> Rows:
     """Flatten the batch and the components of each of its elements, which share its nodes."""
     each = shapes.variances.shape[1]
     nodes = Nodes(*(x.unsqueeze(1).expand(-1, each, *x.shape[1:]).flatten(0, 1) for x in nodes))

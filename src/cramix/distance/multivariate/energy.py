@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.utils.weak import WeakIdKeyDictionary
 
-from cramix.distance.multivariate.component_pairs import Components, Points
-from cramix.distance.multivariate.exact import evaluate, points_energy
+from cramix.distance.multivariate.exact import Known, evaluate, points_energy
+from cramix.distance.multivariate.own_term import OwnTerm
+from cramix.distance.multivariate.sides import Components, Points, Side
 from cramix.distance.once import last_gradient
 from cramix.mixture import MultivariateNormalMixture
 
-# The own energy of point sets met before, by the tensor of their places.
+# The own energies of point sets and the own terms of mixtures met before, by the tensor of their places.
 _known: WeakIdKeyDictionary = WeakIdKeyDictionary()
+_known_terms: WeakIdKeyDictionary = WeakIdKeyDictionary()
+# The pairs of so few components are not worth remembering.
+_FEW = 16
 
 
 def energy_distance(
@@ -23,24 +28,50 @@ def energy_distance(
 ) -> Tensor:
     """Return `E|X - Y| - 1/2 E|X - X'| - 1/2 E|Y - Y'|`, `(*batch)`.
 
-    Without `target_term` the own energy of points q, the last term, is left out.
+    Without `target_term` the own energy of q, the last term, is left out: p is a mixture then, q points or a mixture
+    that does not move.
     """
     batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
     if not batch.numel():
         held = (x for side in (p, q) for x in (side.weights, side.means, side.covariance_kind.values))
         return torch.stack([x.sum() for x in held]).sum().expand(batch)  # nothing, but with gradients
-    if p.only_points and not q.only_points:
+    if target_term and _belongs_second(p, q):
         p, q = q, p
-    own = None
-    if q.only_points and not p.only_points:
-        moving = torch.is_grad_enabled() and (q.weights.requires_grad or q.means.requires_grad)
-        if not target_term:
-            own = torch.zeros(1, dtype=torch.float64, device=q.means.device)
-        elif not moving:
-            own = _own_energy(q).expand(batch).reshape(-1)
-    p_tensors, q_tensors = _tensors(p, q, batch), _tensors(q, p, batch)
+    known_p = known_q = None
+    if not p.only_points:
+        known_p, known_q = _own(p, batch, tolerance), _own(q, batch, tolerance) if target_term else _nothing(q, batch)
+    p_kind = Points if p.only_points else Components
+    q_kind = Points if q.only_points or (known_q is not None and q.covariance_kind.shared) else Components
+    p_tensors, q_tensors = _tensors(p, q, batch, p_kind), _tensors(q, p, batch, q_kind)
     least = 0.0 if target_term else -math.inf
-    return _Energy.apply(tolerance, own, least, len(p_tensors), *p_tensors, *q_tensors).reshape(batch)
+    call = _Call(p_kind, q_kind, len(p_tensors), known_p, known_q, tolerance, least, torch.is_grad_enabled())
+    return _Energy.apply(call, *p_tensors, *q_tensors).reshape(batch)
+
+
+def moves(side: MultivariateNormalMixture) -> bool:
+    """Whether gradients may be asked for."""
+    tensors = side.weights, side.means, side.covariance_kind.values
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def _belongs_second(p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> bool:
+    """Whether the distance, which is the same from both sides, is less work from q to p."""
+    if p.only_points or q.only_points:
+        return p.only_points and not q.only_points
+    return not moves(p) and (moves(q) or p.n_components > q.n_components)
+
+
+class _Call(NamedTuple):
+    """What there is to know of a distance besides the tensors of both sides, of which p has n_p."""
+
+    p_kind: type[Side]
+    q_kind: type[Side]
+    n_p: int
+    known_p: Known | None
+    known_q: Known | None
+    tolerance: float
+    least: float
+    derivatives: bool  # without gradients a tensor may still say that it requires one
 
 
 class _Energy(Function):
@@ -50,14 +81,16 @@ class _Energy(Function):
     """
 
     @staticmethod
-    def forward(ctx, tolerance, own_energy, least, n_p, *tensors):
-        need = ctx.needs_input_grad[4:]
-        p, q = _side(tensors[:n_p]), _side(tensors[n_p:])
+    def forward(ctx, call, *tensors):
+        need, n_p = [call.derivatives and x for x in ctx.needs_input_grad[1:]], call.n_p
+        p, q = call.p_kind(*tensors[:n_p]), call.q_kind(*tensors[n_p:])
         with torch.inference_mode():  # calls are a quarter cheaper
-            value, at_p, at_q = evaluate(p, q, own_energy, tolerance, at_p=any(need[:n_p]), at_q=any(need[n_p:]))
+            value, at_p, at_q = evaluate(
+                p, q, call.known_p, call.known_q, call.tolerance, at_p=any(need[:n_p]), at_q=any(need[n_p:])
+            )
         known = *(at_p or (None,) * n_p), *(at_q or (None,) * (len(tensors) - n_p))
         ctx.save_for_backward(*tensors, *(None if x is None else x.clone() for x in known))
-        return value.clamp_min(least).to(tensors[0].dtype, copy=True)
+        return value.clamp_min(call.least).to(tensors[0].dtype, copy=True)
 
     @staticmethod
     def backward(ctx, grad):
@@ -67,48 +100,82 @@ class _Energy(Function):
             None if at is None else last_gradient(_pulled_back(grad, at, x.shape), *tensors)
             for x, at in zip(tensors, known, strict=True)
         ]
-        return None, None, None, None, *gradients
+        return None, *gradients
 
 
 def _pulled_back(grad: Tensor, known: Tensor, shape: torch.Size) -> Tensor:
     return (grad.view(-1, *(1,) * (known.ndim - 1)) * known).sum_to_size(shape).to(grad.dtype)
 
 
-def _side(tensors: tuple[Tensor, ...]) -> Components | Points:
-    return Components(*tensors) if len(tensors) == 3 else Points(*tensors)
-
-
-def _tensors(side: MultivariateNormalMixture, other: MultivariateNormalMixture, batch: torch.Size) -> tuple:
-    """Return weights, means and for components the spread, as both sides have it, each with one flat batch axis."""
-    flat = batch.numel()
+def _tensors(
+    side: MultivariateNormalMixture, other: MultivariateNormalMixture, batch: torch.Size, kind: type[Side]
+) -> tuple[Tensor, ...]:
+    """Return weights, means and the spread, if there is one, as both sides have it, each with one flat batch axis."""
+    rows = batch.numel()
+    if kind is Points and side.batch_shape.numel() == 1:
+        rows, batch = 1, side.batch_shape
+    weights = side.weights.expand(*batch, -1).reshape(rows, -1)
+    means = side.means.expand(*batch, -1, -1).reshape(rows, side.n_components, -1)
     if side.only_points:
-        own = 1 if side.batch_shape.numel() == 1 else flat
-        lead = side.batch_shape if own == 1 else batch
-        weights, places = side.weights.expand(*lead, -1), side.means.expand(*lead, -1, -1)
-        return weights.reshape(own, -1), places.reshape(own, *places.shape[-2:])
+        return weights, means
     dense = not side.covariance_kind.axis_aligned or not (other.only_points or other.covariance_kind.axis_aligned)
     spread = side.covariance_kind.matrices(side.dim) if dense else side.covariance_kind.spread()
     if not dense and not other.only_points and other.covariance_kind.spread().shape[-1] > 1:
         spread = spread.expand(*spread.shape[:-1], side.dim)
-    k, own_axes = side.n_components, spread.shape[-2:] if dense else spread.shape[-1:]
-    return (
-        side.weights.expand(*batch, -1).reshape(flat, k),
-        side.means.expand(*batch, -1, -1).reshape(flat, k, -1),
-        spread.expand(*batch, k, *own_axes).reshape(flat, k, *own_axes),
-    )
+    own = spread.shape[-2:] if dense else spread.shape[-1:]
+    if kind is Points:
+        spread, k = spread.narrow(-1 - len(own), 0, 1), 1
+    else:
+        k = side.n_components
+    return weights, means, spread.expand(*batch, k, *own).reshape(rows, k, *own)
+
+
+def _nothing(side: MultivariateNormalMixture, batch: torch.Size) -> Known:
+    """Return the own term of a side for which it is left out."""
+    zero = torch.zeros(1, dtype=torch.float64, device=side.means.device)
+    return Known(zero, zero.new_zeros(batch.numel(), dtype=torch.long))
+
+
+def _own(side: MultivariateNormalMixture, batch: torch.Size, tolerance: float) -> Known | None:
+    """Return the own term of a side that does not move; None where it is as well computed with the rest.
+
+    It is a sum over all pairs, and the same in every step of a fit, so it is remembered.
+    """
+    if moves(side) or not (side.only_points or side.n_components > _FEW):
+        return None
+    shape = side.batch_shape
+    rows = torch.arange(shape.numel(), device=side.means.device).view(shape).expand(batch).reshape(-1)
+    return Known(_own_energy(side).view(-1) if side.only_points else _own_term(side, tolerance), rows)
 
 
 def _own_energy(points: MultivariateNormalMixture) -> Tensor:
     """Return `1/2 E|Y - Y'|` of points that need no gradient, `(*batch)`, from memory if they were met before.
 
-    It is a sum over all pairs of points, and the same in every step of a fit. The points are compared with a copy:
-    not all ways to change a tensor leave a trace in its version.
+    The points are compared with a copy: not all ways to change a tensor leave a trace in its version.
     """
     weights, places = points.weights.detach(), points.means.detach()
     known = _known.get(points.means)
-    if known is not None and known[0].device == places.device and all(map(torch.equal, known, (places, weights))):
+    if known is not None and _same(known[:2], (places, weights)):
         return known[2]
     flat = Points(weights.reshape(-1, weights.shape[-1]), places.reshape(-1, *places.shape[-2:]))
     value = points_energy(flat).view(points.batch_shape)
     _known[points.means] = places.clone(), weights.clone(), value
     return value
+
+
+def _own_term(mixture: MultivariateNormalMixture, tolerance: float) -> OwnTerm:
+    """Return the own term of a mixture that needs no gradient, from memory as that of points."""
+    kind = mixture.covariance_kind
+    tensors = mixture.means.detach(), mixture.weights.detach(), kind.values.detach()
+    known = _known_terms.get(mixture.means)
+    if known is not None and known[3:5] == (type(kind), tolerance) and _same(known[:3], tensors):
+        return known[5]
+    side = Points if kind.shared else Components
+    with torch.no_grad():
+        term = OwnTerm(side(*_tensors(mixture, mixture, mixture.batch_shape, side)), tolerance)
+    _known_terms[mixture.means] = *(x.clone() for x in tensors), type(kind), tolerance, term
+    return term
+
+
+def _same(known: tuple[Tensor, ...], tensors: tuple[Tensor, ...]) -> bool:
+    return known[0].device == tensors[0].device and all(map(torch.equal, known, tensors))

@@ -10,12 +10,12 @@ vectors of a distance. What the nodes leave out below is a multiple of `E|Z|^2`,
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from cramix.distance.multivariate.nodes import Nodes
 from cramix.distance.scratch import Scratch
 from cramix.distance.underflow import LARGEST_EXPONENT
 
@@ -26,65 +26,6 @@ _NEAR = {torch.float32: 4e-4, torch.float64: 5e-7}
 _LOW = 1 / 16
 # Vectors shorter than this, in units of the size of the problem, have no direction.
 _TINY = 1e-12
-
-
-class Nodes(NamedTuple):
-    """The rule `E|Z| = linear * E|Z|^2 + constant + sum_q weights_q (1 - L(t_q))`, in float64."""
-
-    t: Tensor  # (B, Q)
-    weights: Tensor  # (B, Q)
-    linear: Tensor  # (B,)
-    constant: Tensor  # (B,)
-
-
-def choose_nodes(variances: Tensor, multiplicity: int, radius: Tensor, tolerance: float) -> Nodes:
-    """Choose nodes for vectors of a size around 1, to an absolute error of `tolerance`, or relative for longer ones.
-
-    Args:
-        variances: along the axes of the covariances, `(B, k, g)`, each for `multiplicity` axes. Sums of them are no
-            worse than they are by themselves; those that are 0 need no nodes.
-        multiplicity: d / g.
-        radius: no vector is much longer, `(B,)`.
-        tolerance: of the rule.
-    """
-    tolerance = 0.8 * tolerance  # of the step, of the begin and of the end, which add up to 1.25 of it at most
-    step = _step(tolerance)
-    # Where the rule begins: the fourth moment, which is left out, is small there. On a lattice that stays the same
-    # when the radius changes, so that the loss is the same function all along an optimisation.
-    first = ((6 * math.sqrt(math.pi) * tolerance) ** (1 / 3) / radius).log().div(step).floor()
-    last = math.ceil(math.log(1 / tolerance) / step)
-    begin = first.amin().item()
-    if not math.isfinite(begin):
-        raise ValueError(
-            "means, covariances and samples must have finite squares; got a size of inf or NaN. Scale them."
-        )
-    count = max(2, int(last - begin) + 1)
-    u = torch.exp(step * (first.unsqueeze(-1) + torch.arange(count, dtype=first.dtype, device=first.device)))
-    weights = step / (math.sqrt(math.pi) * u)
-    # Where it ends: what L has left, at worst in the centre of a component, is below the tolerance.
-    count = _needed(u, weights, variances, multiplicity, tolerance)
-    below = step / math.sqrt(math.pi) / math.expm1(step) * u[:, 0]
-    above = weights[:, count - 1] / math.expm1(step)
-    u, weights = u[:, :count], weights[:, :count]
-    return Nodes(u.square(), weights, below, above)
-
-
-def _step(tolerance: float) -> float:
-    """Solve `sqrt(2) h / pi exp(-pi^2 / (2 h)) = tolerance`, the error of the trapezoid rule for a point."""
-    step = 0.3
-    for _ in range(20):
-        step = math.pi**2 / 2 / math.log(math.sqrt(2) * step / (math.pi * tolerance))
-    return step
-
-
-def _needed(u: Tensor, weights: Tensor, variances: Tensor, multiplicity: int, tolerance: float) -> int:
-    """Count the nodes after which `sum_q weights_q L(t_q)` at delta = 0 is below the tolerance for all of them."""
-    growth = 2 * u.square()[:, None, None] * variances.unsqueeze(-1)  # (B, k, g, Q)
-    at_centre = torch.exp(-0.5 * multiplicity * growth.log1p_().sum(-2))
-    mass = torch.where(variances.amax(-1, keepdim=True) > 0, at_centre, 0).amax(1) * weights
-    left = (mass.flip(-1).cumsum(-1).flip(-1) - mass).amax(0)  # after each node
-    enough = (left <= tolerance).nonzero()
-    return int(enough[0].item()) + 1 if len(enough) else u.shape[-1]
 
 
 class Rows:
@@ -141,22 +82,36 @@ class Rows:
     def at(self, offsets: Tensor) -> Lengths:
         """Evaluate for vectors with means `offsets`, centre less place, `(E, n, d)`; valid until the next call."""
         scratch, (rows, n, _) = Scratch(offsets), offsets.shape
-        turned = offsets if self.axes is None else torch.bmm(offsets, self.axes, out=scratch.empty(*offsets.shape))
-        squares = torch.mul(turned, turned, out=scratch.empty(*offsets.shape))
-        length = squares.sum(-1)
-        if self.variances.shape[-1] == 1:
-            squares = length.unsqueeze(-1)
-        small, large = (
-            torch.baddbmm(c, squares, rates, alpha=-1, out=scratch.empty(rows, n, rates.shape[-1]))
-            for c, rates, _ in self.parts
-        )
-        large.clamp_min_(-LARGEST_EXPONENT[large.dtype]).exp_()
+        turned, squares, length = self._along_axes(offsets, scratch)
+        small, large = self._transforms(squares, scratch)
         (*_, below), (*_, above) = self.parts
-        sums = torch.bmm(large, above, out=scratch.empty(rows, n, above.shape[-1])).baddbmm_(small.expm1_(), below)
+        sums = torch.bmm(large, above, out=scratch.empty(rows, n, above.shape[-1])).baddbmm_(small, below)
         value = torch.addcmul(self.constant, self.linear, length) - sums[..., 0]
         slope, curve = sums[..., 1:].add_(self.at_low).chunk(2, -1) if self.derivatives else (None, None)
         lengths = Lengths(value, turned, squares, slope, curve)
         return lengths if self.flat is None else self._with_norms(lengths, length.sqrt())
+
+    def rises(self, offsets: Tensor, weights: Tensor) -> Tensor:
+        """Return `sum_n w_n (1 - L(t))` at each node, `(E, Q)`, over offsets `(E, n, d)` with weights `(E, n)`."""
+        scratch = Scratch(offsets)
+        small, large = self._transforms(self._along_axes(offsets, scratch)[1], scratch)
+        shares = weights.unsqueeze(1)
+        return torch.cat((-(shares @ small), shares.sum(-1, keepdim=True) - shares @ large), -1).squeeze(1)
+
+    def _along_axes(self, offsets: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the offsets along the axes, their squares, for one variance added up, and the square of the length."""
+        turned = offsets if self.axes is None else torch.bmm(offsets, self.axes, out=scratch.empty(*offsets.shape))
+        squares = torch.mul(turned, turned, out=scratch.empty(*offsets.shape))
+        length = squares.sum(-1)
+        return turned, length.unsqueeze(-1) if self.variances.shape[-1] == 1 else squares, length
+
+    def _transforms(self, squares: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor]:
+        """Return `L(t) - 1` at the nodes of the first part and `L(t)` at the others, `(E, n, Q)` together."""
+        small, large = (
+            torch.baddbmm(c, squares, rates, alpha=-1, out=scratch.empty(*squares.shape[:2], rates.shape[-1]))
+            for c, rates, _ in self.parts
+        )
+        return small.expm1_(), large.clamp_min_(-LARGEST_EXPONENT[large.dtype]).exp_()
 
     def _with_norms(self, lengths: Lengths, norm: Tensor) -> Lengths:
         """Put in the plain length of vectors without spread, where the rule has an absolute error."""

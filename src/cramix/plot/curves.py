@@ -1,4 +1,4 @@
-"""Pictures of mixtures, with matplotlib (`pip install cramix[plot]`)."""
+"""Univariate mixtures beside each other: densities and distribution functions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from cramix.mixture import NormalMixture
+from cramix.plot.figure import COLOURS, require_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-# Okabe and Ito's colours, told apart by everybody.
-_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00")
 
 
 def densities_and_cdfs(
@@ -27,8 +25,7 @@ def densities_and_cdfs(
         x: points `(n,)` to show as a histogram and as a step function.
         truth: a mixture to show in the background.
     """
-    figure_class = _matplotlib_figure()
-    figure = figure_class(figsize=(11, 4.2), layout="constrained")
+    figure = require_matplotlib()(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     everything = [*mixtures.values(), *([truth] if truth is not None else [])]
     low = min(float((m.means - 4 * m.scales).min()) for m in everything)
@@ -40,7 +37,7 @@ def densities_and_cdfs(
     grid = torch.linspace(low, high, 1500, dtype=everything[0].means.dtype)
     # Each curve is thinner than the one before it, so that one that another covers still shows at its sides.
     curves = [
-        (name, mixture, {"color": _COLOURS[i % len(_COLOURS)], "lw": 1.4 + 0.9 * (len(mixtures) - 1 - i)})
+        (name, mixture, {"color": COLOURS[i % len(COLOURS)], "lw": 1.4 + 0.9 * (len(mixtures) - 1 - i)})
         for i, (name, mixture) in enumerate(mixtures.items())
     ]
     if truth is not None:
@@ -56,11 +53,3 @@ def densities_and_cdfs(
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=9, loc="upper left")
     return figure
-
-
-def _matplotlib_figure() -> type[Figure]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("cramix.plot needs matplotlib. Install it with: pip install 'cramix[plot]'") from error
-    return Figure

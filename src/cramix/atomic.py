@@ -1,0 +1,45 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """Give a file to write into that takes its place at `path` when all went well; until then the old one stays.
+
+    Example:
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with replacing(f"{folder}/x") as file:
+        ...         _ = file.write(b"all of it")
+        ...     Path(f"{folder}/x").read_bytes()
+        b'all of it'
+    """
+    path = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(path)) from None  # nobody asked for the temporary name
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    """The permissions that new files do not get; reading it means setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,86 @@
+"""The commands together, and how each of them ends: 0 for done, 2 for what the caller can mend, 1 for the rest."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from cramix.cli.compare import compare
+from cramix.cli.compress import compress
+from cramix.cli.demo import demo
+from cramix.cli.fit import fit
+from cramix.cli.refusal import Refusal
+from cramix.cli.sample import sample
+
+# File errors that another path mends; the others, such as a full disk, do not come from how the command was called.
+_WRONG_PATH = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+
+
+class Commands(TyperGroup):
+    """Commands whose errors are one line on the standard error, and with --json an object on the standard output."""
+
+    def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:  # type: ignore[override]
+        """Run a command and leave with its exit code."""
+        args = sys.argv[1:] if args is None else list(args)
+        try:
+            code = super().main(args, **options | {"standalone_mode": False})
+        except Exception as error:  # the last resort of a program
+            code = _end(error, as_json="--json" in args)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end(error: Exception, as_json: bool) -> int:
+    if isinstance(error, OSError) and error.errno == errno.EPIPE:
+        # Who read our output has seen enough; Python would complain once more when it closes the stream.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    code, message = _verdict(error)
+    if as_json:
+        print(json.dumps({"error": {"message": message, "exit_code": code}}, ensure_ascii=False))
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    return code
+
+
+def _verdict(error: Exception) -> tuple[int, str]:
+    """The exit code and the line to print; an unexpected error leaves its traceback, for whoever mends it."""
+    if isinstance(error, Refusal):
+        return 2, str(error)
+    if isinstance(error, typer.Abort):
+        return 1, "stopped"
+    if hasattr(error, "format_message"):  # wrong usage, in whichever module typer keeps its errors
+        where = getattr(getattr(error, "ctx", None), "command_path", "cramix")
+        return 2, f"{error.format_message().rstrip('.')}. See: {where} --help"
+    if isinstance(error, OSError) and error.filename is not None:
+        return 2 if isinstance(error, _WRONG_PATH) else 1, f"{error.filename}: {error.strerror}"
+    if isinstance(error, ImportError):
+        return 1, str(error)
+    traceback.print_exception(error)
+    return 1, f"unexpected {type(error).__name__}: {error}"
+
+
+app = typer.Typer(
+    cls=Commands,
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def about(context: typer.Context) -> None:
+    """Gaussian mixtures by gradient descent, with Cramér distances."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+for command in (demo, fit, compare, compress, sample):
+    app.command()(command)

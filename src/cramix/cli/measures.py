@@ -1,0 +1,78 @@
+"""What the commands measure: distances, likelihoods, information criteria."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cramix.directions import orthogonal
+from cramix.distance.density import density_l2_squared
+from cramix.distance.likelihood import kl_divergence, log_density
+from cramix.distance.sliced import sliced_cramer_distance
+from cramix.mixture import MultivariateNormalMixture
+
+# Beyond this many pairs of points, some ten seconds' worth, slices have to do.
+_MOST_PAIRS = 2e9
+_SLICES = 256
+# Draws for the divergence, and numbers in them at a time.
+_DRAWS, _BLOCK = 1 << 16, 1 << 20
+
+
+class Estimate(NamedTuple):
+    """A number known up to chance."""
+
+    value: float
+    standard_error: float
+
+
+class Distance(NamedTuple):
+    """The sliced Cramér distance, and over how many directions; None for all of them."""
+
+    value: float
+    directions: int | None
+
+
+def cramer(p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> Distance:
+    """Return the distance C2 between mixtures or points: over all directions unless there are too many pairs."""
+    sizes = [side.n_components if side.only_points else 0 for side in (p, q)]
+    pairs = sizes[0] ** 2 + sizes[1] ** 2 + sizes[0] * sizes[1]
+    with torch.no_grad():
+        if pairs <= _MOST_PAIRS or p.dim == 1:
+            return Distance(sliced_cramer_distance(p, q).item(), None)
+        generator = torch.Generator().manual_seed(0)
+        directions = orthogonal(_SLICES, p.dim, generator=generator, dtype=p.means.dtype)
+        return Distance(sliced_cramer_distance(p, q, directions).item(), _SLICES)
+
+
+def has_density(p: MultivariateNormalMixture) -> bool:
+    """Whether all covariances are positive definite."""
+    try:
+        p.log_prob(p.means[:1])
+    except ValueError:
+        return False
+    return True
+
+
+def squared_error(p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> float | None:
+    """Return the integrated squared error, `integral (f - g)^2 dx`; None where one has no density."""
+    return density_l2_squared(p, q).item() if has_density(p) and has_density(q) else None
+
+
+def kullback_leibler(p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> Estimate:
+    """Estimate `E_p log(f / g)` by Monte Carlo, always with the same draws."""
+    generator = torch.Generator().manual_seed(0)
+    draws = min(_DRAWS, max(16, _BLOCK // max(p.means.numel(), q.means.numel())))
+    rounds = math.ceil(_DRAWS / draws)
+    with torch.no_grad():
+        parts = [kl_divergence(p, q, draws, generator, with_error=True) for _ in range(rounds)]
+    values, errors = (torch.stack(column) for column in zip(*parts, strict=True))
+    return Estimate(values.mean().item(), errors.square().sum().sqrt().item() / rounds)
+
+
+def mean_log_likelihood(p: MultivariateNormalMixture, x: Tensor, weights: Tensor | None = None) -> float:
+    """Return the mean of the log density over samples `(n, d)`, with weights `(n,)` of any positive sum."""
+    values = log_density(p, x)
+    return (values.mean() if weights is None else (weights * values).sum() / weights.sum()).item()

@@ -1,0 +1,31 @@
+"""Any mixture as one in d >= 1 coordinates, for those who do not care which kind it is."""
+
+from __future__ import annotations
+
+import torch
+
+from cramix.mixture.axes import Spherical
+from cramix.mixture.multivariate import MultivariateNormalMixture
+from cramix.mixture.normal import NormalMixture
+
+
+def in_coordinates(
+    mixture: NormalMixture | MultivariateNormalMixture, dtype: torch.dtype | None = None
+) -> MultivariateNormalMixture:
+    """Return the same distribution as a multivariate mixture, with one coordinate for a univariate one.
+
+    Args:
+        mixture: of any batch shape.
+        dtype: to convert to first, before scales are squared; the mixture's own if None.
+
+    Example:
+        >>> in_coordinates(NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1)))
+        MultivariateNormalMixture(batch_shape=(), n_components=1, dim=1, covariances=spherical)
+    """
+    dtype = mixture.means.dtype if dtype is None else dtype
+    if isinstance(mixture, MultivariateNormalMixture):
+        return mixture.to(dtype)
+    weights, means = mixture.weights.to(dtype), mixture.means.to(dtype).unsqueeze(-1)
+    if mixture.only_atoms:
+        return MultivariateNormalMixture.from_samples(means, weights)
+    return MultivariateNormalMixture(weights, means, Spherical(mixture.scales.to(dtype).square()), validate_args=False)

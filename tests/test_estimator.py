@@ -1,0 +1,342 @@
+"""`CramerMixture` against scikit-learn's `GaussianMixture`: what it promises, and what it has more."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from rich.progress import Progress
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import cramix
+from cramix import CramerMixture, MultivariateNormalMixture, NormalMixture
+from cramix.fitting import ExpectationMaximization, MergeDown, Step
+from tests.estimator_oracle import FITTED, data, every_type, nearest, peer
+from tests.refusals import refuses
+
+# What scikit-learn's has
+
+
+@every_type
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_all_that_follows_from_the_parameters_is_as_in_scikit_learn(kind: str, dtype: type) -> None:
+    x, new = data().astype(dtype), data(50, seed=1).astype(dtype)
+    model = CramerMixture(3, covariance_type=kind, random_state=0).fit(x)
+    theirs = peer(model)
+    rtol = 1e-10 if dtype is np.float64 else 2e-4
+    for method in ("predict_proba", "score_samples"):
+        ours = getattr(model, method)(new)
+        assert ours.dtype == dtype
+        np.testing.assert_allclose(ours, getattr(theirs, method)(new), rtol=rtol, atol=rtol)
+    np.testing.assert_array_equal(model.predict(new), theirs.predict(new))
+    for method in ("score", "bic", "aic"):
+        assert getattr(model, method)(new) == pytest.approx(getattr(theirs, method)(new), rel=rtol)
+
+
+@every_type
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_attributes_have_the_shapes_dtypes_and_meanings_of_scikit_learn(kind: str, dtype: type) -> None:
+    x = data().astype(dtype)
+    model = CramerMixture(3, covariance_type=kind, random_state=0).fit(x)
+    theirs = GaussianMixture(3, covariance_type=kind, random_state=0, tol=1e-7, n_init=5, max_iter=500).fit(x)
+    order = nearest(model.means_, theirs.means_)
+    rtol = 1e-2 if dtype is np.float64 else 2e-2
+    for name in FITTED:
+        a, b = getattr(model, name), getattr(theirs, name)
+        assert isinstance(a, np.ndarray)
+        assert (a.shape, a.dtype) == (b.shape, dtype)
+        if kind != "tied" or name in FITTED[:2]:
+            b = b[order]
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * np.abs(b).max())
+    assert model.lower_bound_ == pytest.approx(model.score(x), rel=1e-5)
+    assert model.lower_bound_ >= theirs.score(x) - 1e-4
+    assert model.lower_bounds_[-1] == pytest.approx(model.lower_bound_, abs=1e-5)
+    assert model.n_features_in_ == 3
+    assert (model.converged_, model.n_iter_ >= 1) == (True, True)
+    assert all(isinstance(step, Step) for step in model.history_)
+    assert isinstance(model.mixture_, MultivariateNormalMixture)
+    assert model.mixture_.means.dtype == torch.from_numpy(x).dtype
+    np.testing.assert_array_equal(model.mixture_.means.numpy(), model.means_)
+
+
+@every_type
+@pytest.mark.parametrize("parts", ["means", "all"])
+def test_from_the_same_start_expectation_maximisation_ends_where_theirs_does(kind: str, parts: str) -> None:
+    """Where a start is bad too: two of three means in one group."""
+    x = data()
+    start: dict[str, Any] = {"means_init": x[[0, 3, 1]]}
+    if parts == "all":
+        precisions = {"full": np.tile(np.eye(3), (3, 1, 1)), "tied": np.eye(3), "diag": np.ones((3, 3))}
+        start |= {"weights_init": [0.2, 0.3, 0.5], "precisions_init": precisions.get(kind, np.ones(3))}
+    else:
+        start["means_init"] = np.stack([x[i::3].mean(0) for i in range(3)])
+    model = CramerMixture(3, covariance_type=kind, method="em", tol=1e-10, max_iter=3000, reg_covar=1e-9, **start)
+    theirs = GaussianMixture(3, covariance_type=kind, random_state=0, tol=1e-10, max_iter=3000, reg_covar=1e-9, **start)
+    model.fit(x)
+    theirs.fit(x)
+    np.testing.assert_allclose(model.means_, theirs.means_, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(model.covariances_, theirs.covariances_, rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(model.weights_, theirs.weights_, rtol=1e-3)
+
+
+@every_type
+def test_samples_have_the_moments_of_the_components_they_are_said_to_come_from(kind: str) -> None:
+    model = CramerMixture(3, covariance_type=kind, random_state=0).fit(data())
+    x, labels = model.sample(60_000)
+    assert (x.shape, labels.shape, labels.dtype) == ((60_000, 3), (60_000,), np.int64)
+    assert (np.diff(labels) >= 0).all()
+    covariances = model.mixture_.covariances.numpy()
+    for i in range(3):
+        own = x[labels == i]
+        assert len(own) / 60_000 == pytest.approx(model.weights_[i], abs=0.01)
+        error = np.sqrt(np.diagonal(covariances[i]) / len(own))
+        assert (np.abs(own.mean(0) - model.means_[i]) < 5 * error).all()
+        np.testing.assert_allclose(np.cov(own.T), covariances[i], atol=0.05 * np.abs(covariances[i]).max())
+    again, _ = model.sample(60_000)
+    np.testing.assert_array_equal(x, again)
+    assert model.sample()[0].shape == (1, 3)
+
+
+def test_in_a_pipeline_a_grid_search_and_cross_validation() -> None:
+    x = data()
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), CramerMixture(random_state=0)), {"cramermixture__n_components": [1, 2, 3]}, cv=3
+    )
+    assert search.fit(x).best_params_ == {"cramermixture__n_components": 3}
+    scores = cross_val_score(CramerMixture(3, random_state=0), x, cv=3)
+    theirs = cross_val_score(GaussianMixture(3, random_state=0, n_init=5), x, cv=3)
+    np.testing.assert_allclose(scores, theirs, atol=0.05)
+
+
+def test_the_least_bic_is_at_the_true_number() -> None:
+    x = data(600)
+    scores = [CramerMixture(k, method="em", random_state=0).fit(x).bic(x) for k in (1, 2, 3, 4)]
+    assert np.argmin(scores) == 2
+
+
+def test_clones_pickles_and_joblib_files_are_equal(tmp_path: Any) -> None:
+    x = data()
+    model = CramerMixture(3, random_state=0, method=ExpectationMaximization(starts=2)).fit(x)
+    joblib.dump(model, tmp_path / "model")
+    for copy in (pickle.loads(pickle.dumps(model)), joblib.load(tmp_path / "model"), clone(model).fit(x)):
+        assert copy.get_params() == model.get_params()
+        np.testing.assert_array_equal(copy.predict_proba(x), model.predict_proba(x))
+        np.testing.assert_array_equal(copy.sample(5)[0], model.sample(5)[0])
+    assert not hasattr(clone(model), "weights_")
+
+
+def test_the_random_state_decides() -> None:
+    x = data()
+    a, b, c = (CramerMixture(5, random_state=s, method="em", init_params="random", max_iter=3) for s in (1, 1, 2))
+    with pytest.warns(ConvergenceWarning):
+        a.fit(x), b.fit(x), c.fit(x)
+    np.testing.assert_array_equal(a.means_, b.means_)
+    assert not np.allclose(a.means_, c.means_)
+    state = np.random.RandomState(0)
+    model = CramerMixture(2, random_state=state).fit(x)
+    assert not np.allclose(model.sample(3)[0], model.sample(3)[0])
+
+
+# What it has more
+
+
+def test_weights_are_repetitions_and_the_order_does_not_matter() -> None:
+    x, rng = data(), np.random.default_rng(2)
+    repeats = rng.integers(0, 4, 240)
+    for settings in ({}, {"method": "em", "init_params": "k-means++"}):
+        weighted = CramerMixture(3, random_state=0, **settings).fit(x, sample_weight=repeats)
+        repeated = CramerMixture(3, random_state=0, **settings).fit(rng.permutation(x.repeat(repeats, 0)))
+        np.testing.assert_array_equal(weighted.means_, repeated.means_)
+        np.testing.assert_array_equal(weighted.covariances_, repeated.covariances_)
+        for method in ("score", "bic", "aic"):
+            theirs = getattr(repeated, method)(x.repeat(repeats, 0))
+            assert getattr(weighted, method)(x, sample_weight=repeats) == pytest.approx(theirs, rel=1e-12)
+    labels = CramerMixture(3, random_state=0).fit_predict(x, sample_weight=repeats)
+    np.testing.assert_array_equal(labels, CramerMixture(3, random_state=0).fit(x, sample_weight=repeats).predict(x))
+
+
+def test_weights_of_any_size() -> None:
+    x = data()
+    plain = CramerMixture(3, random_state=0).fit(x)
+    for size in (1e-300, 1e307):
+        model = CramerMixture(3, random_state=0).fit(x, sample_weight=np.full(240, size))
+        np.testing.assert_allclose(model.score_samples(x), plain.score_samples(x), rtol=1e-9)
+        assert model.score(x, sample_weight=np.full(240, size)) == pytest.approx(plain.score(x), rel=1e-9)
+    ignored = np.r_[np.ones(240), 0.0]
+    assert plain.score(np.r_[x, np.full((1, 3), 1e200)], sample_weight=ignored) == pytest.approx(plain.score(x))
+    ratio = np.where(np.arange(240) < 120, 1.0, 1e-200)
+    half = CramerMixture(3, random_state=0).fit(x[:120])
+    np.testing.assert_allclose(
+        CramerMixture(3, random_state=0).fit(x, sample_weight=ratio).lower_bound_, half.lower_bound_, atol=1e-2
+    )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no such device here")
+def test_tensors_stay_on_their_device() -> None:
+    x = torch.from_numpy(data(30_000)).cuda()
+    for start in ("kmeans", "k-means++", "random", "random_from_data"):
+        model = CramerMixture(3, init_params=start, random_state=0).fit(x, sample_weight=torch.ones(30_000))
+        outcomes = [getattr(model, method)(x) for method in ("predict", "predict_proba", "score_samples")]
+        for found in (*outcomes, *model.sample(5), *(getattr(model, name) for name in FITTED), model.mixture_.means):
+            assert found.is_cuda
+        assert not model.predict(x.cpu()).is_cuda
+
+
+@every_type
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_tensors_in_tensors_out(kind: str, dtype: torch.dtype) -> None:
+    x = torch.from_numpy(data()).to(dtype).requires_grad_()
+    model = CramerMixture(3, covariance_type=kind, random_state=0).fit(x, sample_weight=torch.ones(240))
+    numpy = CramerMixture(3, covariance_type=kind, random_state=0).fit(x.detach().numpy())
+    for name in FITTED:
+        ours = getattr(model, name)
+        assert isinstance(ours, torch.Tensor)
+        assert (ours.dtype, ours.requires_grad) == (dtype, False)
+        np.testing.assert_array_equal(ours.numpy(), getattr(numpy, name))
+    for method in ("predict", "predict_proba", "score_samples"):
+        ours, theirs = getattr(model, method)(x), getattr(numpy, method)(x.detach().numpy())
+        assert isinstance(ours, torch.Tensor)
+        assert ours.dtype == (torch.int64 if method == "predict" else dtype)
+        np.testing.assert_array_equal(ours.numpy(), theirs)
+        # What comes back is of the kind that goes in.
+        assert isinstance(getattr(model, method)(x.detach().numpy()), np.ndarray)
+        assert isinstance(getattr(numpy, method)(x), torch.Tensor)
+    assert isinstance(model.score(x), float)
+    drawn, labels = model.sample(10)
+    assert (drawn.dtype, labels.dtype) == (dtype, torch.int64)
+    np.testing.assert_array_equal(drawn.numpy(), numpy.sample(10)[0])
+    assert torch.equal(pickle.loads(pickle.dumps(model)).predict_proba(x), model.predict_proba(x))
+
+
+def test_tables_give_their_columns_names() -> None:
+    table = pd.DataFrame(data(), columns=["length", "width", "height"])
+    model = CramerMixture(3, random_state=0).fit(table, sample_weight=pd.Series(np.ones(240)))
+    assert list(model.feature_names_in_) == ["length", "width", "height"]
+    np.testing.assert_array_equal(model.means_, CramerMixture(3, random_state=0).fit(table.to_numpy()).means_)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(table[["width", "length", "height"]])
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        model.predict(table.to_numpy())
+
+
+@pytest.mark.parametrize("start", ["kmeans", "k-means++", "random", "random_from_data"])
+def test_every_start_leads_there(start: str) -> None:
+    x, best = data(), CramerMixture(3, random_state=0).fit(data()).lower_bound_
+    assert CramerMixture(3, init_params=start, random_state=0).fit(x).lower_bound_ == pytest.approx(best, abs=1e-3)
+    model = CramerMixture(3, init_params=start, random_state=0, method="em", n_init=20).fit(x)
+    assert model.lower_bound_ == pytest.approx(best, abs=0.02)
+
+
+def test_starts_from_what_is_there() -> None:
+    x = data()
+    best = CramerMixture(3, random_state=0).fit(x)
+    theirs = GaussianMixture(3, random_state=0).fit(x)
+    for start in (best, best.mixture_, best.mixture_.to(torch.float32), theirs):
+        model = CramerMixture(3, init_params=start).fit(x)
+        assert [step.name for step in model.history_] == ["expectation maximisation"]
+        # Nothing is drawn, so components keep their places.
+        means = start.means_ if hasattr(start, "means_") else start.means
+        np.testing.assert_allclose(model.means_, means, atol=0.1)
+    line = NormalMixture(torch.ones(2) / 2, torch.tensor([0.0, 5.0]), torch.ones(2))
+    assert CramerMixture(2, init_params=line).fit(line.sample((99,)).unsqueeze(-1)).means_.argmax() == 1
+    refuses(lambda: CramerMixture(2, init_params=best).fit(x), "start", "n_components=3")
+    refuses(lambda: CramerMixture(3, init_params=clone(theirs)).fit(x), "init_params", "GaussianMixture")
+
+
+def test_a_warm_start_goes_on() -> None:
+    x = data()
+    model = CramerMixture(3, method="em", init_params="random", max_iter=5, tol=0, warm_start=True, random_state=0)
+    bounds = []
+    for _ in range(4):
+        with pytest.warns(ConvergenceWarning, match="stopped after 5 iterations"):
+            bounds.append(model.fit(x).lower_bound_)
+    with pytest.warns(ConvergenceWarning, match="stopped after 20 iterations"):
+        whole = clone(model).set_params(max_iter=20).fit(x)
+    assert bounds == sorted(bounds)
+    assert bounds[-1] == pytest.approx(whole.lower_bound_, abs=1e-5)
+    default = CramerMixture(3, warm_start=True, random_state=0).fit(x)
+    assert [step.name for step in default.fit(x).history_] == ["expectation maximisation"]
+    assert len(default.set_params(warm_start=False).fit(x).history_) > 3
+
+
+def test_settings_reach_the_method() -> None:
+    x = data()
+    model = CramerMixture(3, tol=1e-2, max_iter=7, n_init=2)
+    assert model._chosen_method(None) == (MergeDown(starts=16, tolerance=1e-2, max_iterations=7), 1)
+    model.set_params(method="em")
+    assert model._chosen_method(None) == (ExpectationMaximization(starts=2, tolerance=1e-2, max_iterations=7), 1)
+    model.set_params(method=MergeDown(starts=1), tol=None)
+    assert model._chosen_method(None) == (MergeDown(starts=1), 2)
+    # Run twice by us, the best of both.
+    best = model.set_params(random_state=3).fit(x).lower_bound_
+    assert best >= model.set_params(n_init=1).fit(x).lower_bound_
+
+
+def test_progress_is_shown(capsys: pytest.CaptureFixture) -> None:
+    CramerMixture(2, random_state=0).fit(data())
+    assert capsys.readouterr().out == ""
+    CramerMixture(2, random_state=0, verbose=True).fit(data())
+    assert "polishing, 2 components, loss" in capsys.readouterr().out
+    with Progress():  # of somebody else
+        CramerMixture(2, random_state=0, verbose=2).fit(data())
+    assert capsys.readouterr().out.count("merging") >= 2
+
+
+# The package around it
+
+
+def run(code: str, **environment: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd="/", env=os.environ | environment
+    ).stdout
+
+
+def test_it_is_loaded_when_asked_for() -> None:
+    assert "CramerMixture" in dir(cramix)
+    assert "CramerMixture" in cramix.__all__
+    seen = "import sys, cramix; print('sklearn' in sys.modules); cramix.CramerMixture; print('sklearn' in sys.modules)"
+    assert run(seen).split() == ["False", "True"]
+
+
+def test_a_missing_scikit_learn_names_the_pip_command() -> None:
+    code = """
+import sys
+sys.modules["sklearn"] = None
+from cramix import *
+import cramix
+try: cramix.CramerMixture
+except ImportError as error: print(error)
+try: cramix.nothing
+except AttributeError as error: print(error)
+"""
+    said = run(code)
+    assert "pip install 'cramix[sklearn]'" in said
+    assert "has no attribute 'nothing'" in said
+
+
+def test_array_api_dispatch_changes_nothing() -> None:
+    """scikit-learn's checks leave it out where a setting is not there when scipy is loaded."""
+    code = """
+import numpy, sklearn, torch
+from cramix import CramerMixture
+x = numpy.random.default_rng(0).normal(size=(50, 2))
+plain = CramerMixture(2, method="em", random_state=0).fit(x)
+with sklearn.config_context(array_api_dispatch=True):
+    for y in (x, torch.from_numpy(x)):
+        model = CramerMixture(2, method="em", random_state=0).fit(y)
+        print(type(model.means_).__name__, (numpy.asarray(model.predict_proba(y)) == plain.predict_proba(x)).all())
+"""
+    assert run(code, SCIPY_ARRAY_API="1").split() == ["ndarray", "True", "Tensor", "True"]

@@ -1,0 +1,113 @@
+"""The choice of the number of components: known numbers are found, criteria are those of scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.mixture import GaussianMixture
+from torch import Tensor
+
+from cramix import fit, select
+from cramix.fitting import Step
+
+D = torch.float64
+
+
+def blobs(n: int, k: int, d: int = 2, seed: int = 0, draw: int = 0) -> Tensor:
+    """k round clusters of scale 1/2 on a grid of step 4; the places by seed, the samples by draw."""
+    grid = torch.cartesian_prod(*[4 * torch.arange(4, dtype=D)] * d).view(-1, d)
+    places = grid[torch.randperm(len(grid), generator=torch.Generator().manual_seed(seed))[:k]]
+    g = torch.Generator().manual_seed(1000 + draw)
+    return places[torch.arange(n) % k] + 0.5 * torch.randn(n, d, generator=g, dtype=D)
+
+
+@pytest.mark.parametrize(("k", "d"), [(1, 2), (3, 1), (5, 3)])
+def test_both_criteria_find_the_number_of_clusters(k: int, d: int) -> None:
+    choice = select(blobs(400, k, d, seed=k), range(1, 8), generator=torch.Generator().manual_seed(0))
+    assert choice.by_bic == k
+    # A held-out score may see little harm in one more component, not in one less.
+    assert k <= choice.by_held_out <= k + 1
+    assert list(choice.results) == list(range(1, 8)) == list(choice.held_out)
+    assert all(result.mixture.n_components == count for count, result in choice.results.items())
+
+
+@pytest.mark.parametrize("covariances", ["full", "tied", "diag", "spherical"])
+def test_criteria_are_those_of_scikit_learn(covariances: str) -> None:
+    x = blobs(200, 3)
+    choice = select(x, [2, 3], covariances=covariances, folds=0, generator=torch.Generator().manual_seed(1))
+    for k, result in choice.results.items():
+        model = result.mixture.to_sklearn()
+        assert choice.bic[k] == pytest.approx(model.bic(x.numpy()), rel=1e-9)
+        assert result.aic == pytest.approx(model.aic(x.numpy()), rel=1e-9)
+        assert isinstance(model, GaussianMixture)
+        assert model.covariance_type == covariances
+    assert choice.held_out == {}
+    with pytest.raises(ValueError, match="folds must be at least 2"):
+        _ = choice.by_held_out
+
+
+def test_each_fit_is_as_good_as_one_by_itself() -> None:
+    """With fewer components than clusters there are many optima, and the path ends near the best."""
+    x = blobs(300, 5, seed=3)
+    choice = select(x, range(1, 7), folds=0, generator=torch.Generator().manual_seed(2))
+    for k, result in choice.results.items():
+        alone = fit(x, k, generator=torch.Generator().manual_seed(3))
+        assert result.log_likelihood >= alone.log_likelihood - (0.1 if k < 5 else 1e-4)
+    likelihoods = [result.log_likelihood for result in choice.results.values()]
+    assert np.all(np.diff(likelihoods) > 0)
+
+
+def test_the_held_out_score_is_that_of_new_samples() -> None:
+    x, fresh = blobs(600, 3, draw=1), blobs(30_000, 3, draw=2)
+    scale = torch.tensor([1e-3, 1e4], dtype=D)
+    choice = select(x * scale, [3], generator=torch.Generator().manual_seed(4))
+    new = choice.results[3].mixture.log_prob(fresh * scale).mean().item()
+    score = choice.held_out[3]
+    assert 0 < score.error < 0.1
+    assert abs(score.mean - new) < 4 * score.error
+    # The training samples score higher than samples that the fit has not seen.
+    assert score.mean < choice.results[3].log_likelihood
+
+
+def test_weights_are_repetitions_for_the_fits() -> None:
+    x, repeats = blobs(200, 3, seed=5), torch.arange(200) % 3 + 1
+    weighted, repeated = (
+        select(y, [3], weights=w, folds=0, generator=torch.Generator().manual_seed(5)).results[3]
+        for y, w in ((x, repeats.to(D)), (x.repeat_interleave(repeats, 0), None))
+    )
+    assert weighted.log_likelihood == pytest.approx(repeated.log_likelihood, abs=1e-6)
+
+
+def test_same_seed_same_choice_and_progress_is_shown() -> None:
+    steps: list[Step] = []
+    x = blobs(150, 2)
+    a = select(x, [1, 2], generator=torch.Generator().manual_seed(6), progress=steps.append)
+    b = select(x, [1, 2], generator=torch.Generator().manual_seed(6))
+    assert a.bic == b.bic
+    assert a.held_out == b.held_out
+    assert {step.name for step in steps} == {"merging", "polishing"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"counts": []}, "counts must hold a number of components; got none"),
+        ({"counts": [0, 1]}, "counts must be an integer >= 1; got 0"),
+        ({"counts": [2, 30]}, "n_components must be at most the 20 samples; got 30"),
+        ({"counts": [2], "folds": 1}, "folds must be 0, or 2 and more"),
+        ({"counts": [15], "folds": 2}, "folds must be 0, or 2 and more with 15 samples left to fit; got 2 of 20"),
+        ({"counts": [2], "covariances": "round"}, "covariances must be one of"),
+    ],
+)
+def test_bad_input(arguments: dict, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        select(blobs(20, 2), **arguments)
+
+
+def test_a_mixture_has_no_held_out_samples() -> None:
+    result = fit(blobs(100, 2), 4, generator=torch.Generator().manual_seed(7))
+    with pytest.raises(ValueError, match="x must be samples; got a mixture"):
+        select(result.mixture, [2])
+    with pytest.raises(ValueError, match="target must be samples for an information criterion"):
+        _ = fit(result.mixture, 2, generator=torch.Generator().manual_seed(8)).bic
