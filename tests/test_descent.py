@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import check_grad, rosen, rosen_der
+from scipy.spatial import KDTree
 from torch import Tensor
 
-from cramix import MultivariateNormalMixture, NormalMixture, fit, sliced_cramer_loss
+from cramix import MultivariateNormalMixture, NormalMixture, Tied, fit, sliced_cramer_loss
 from cramix.directions import equispaced
 from cramix.fitting import FitResult, GradientDescent, descend
+from cramix.fitting.bandwidth import default_bandwidth
 from cramix.fitting.batches import Batches
 from cramix.fitting.descending import Descent
 from cramix.fitting.families import FAMILIES, Family
@@ -215,7 +217,7 @@ def test_objectives_are_the_public_losses_with_right_gradients(name: str, object
 
 @pytest.mark.parametrize("objective", [Likelihood, Cramer])
 def test_gradients_of_batches_have_no_bias(objective: type[Objective]) -> None:
-    """The mean over 1,500 batches of 5 of 30 weighted rows is the gradient, to 4.5 standard errors in each number."""
+    """The mean over 1,000 batches of 5 of 30 weighted rows is the gradient, to 4.5 standard errors in each number."""
     w = torch.rand(30, generator=generator(7), dtype=D).square()
     p = problem(samples(truth("full", 2), 30), weights=w)
     chart = Chart(p.family)
@@ -229,8 +231,8 @@ def test_gradients_of_batches_have_no_bias(objective: type[Objective]) -> None:
         leaves = Free(*(t.clone().requires_grad_() for t in free))
         return torch.cat([t.flatten() for t in torch.autograd.grad(loss(*chart.parameters(leaves)), leaves)])
 
-    drawn, exact = torch.stack([gradient(batches) for _ in range(1500)]), gradient(whole)
-    error = drawn.std(0) / 1500**0.5
+    drawn, exact = torch.stack([gradient(batches) for _ in range(1000)]), gradient(whole)
+    error = drawn.std(0) / 1000**0.5
     assert ((drawn.mean(0) - exact).abs() <= 4.5 * error + 1e-12).all()
     assert error.norm() < 0.1 * exact.norm()
 
@@ -288,7 +290,8 @@ def test_the_likelihood_finds_a_known_mixture(name: str, d: int) -> None:
 def test_the_cramer_loss_finds_a_known_mixture(name: str, d: int) -> None:
     p = truth(name, d)
     x = samples(p, 600, seed=13)
-    result = fit(x, 3, method=GradientDescent(steps=100, tolerance=1e-6), covariances=name, generator=generator(14))
+    method = GradientDescent(steps=100, tolerance=1e-6, bandwidth=0)  # which would widen it
+    result = fit(x, 3, method=method, covariances=name, generator=generator(14))
     assert result.converged
     assert_found(result, p, 300)  # it is not as efficient as the likelihood
 
@@ -353,6 +356,40 @@ def test_learning_rates_of_lbfgs_scale_the_groups() -> None:
     for ratio in moved:
         known = ratio[ratio.isfinite()]
         torch.testing.assert_close(known, length.expand_as(known), rtol=1e-6, atol=1e-9)
+
+
+def test_the_bandwidth_is_how_far_samples_are_apart() -> None:
+    """A grid of step 1, in units of its standard deviation, with all of its points twice."""
+    grid = torch.cartesian_prod(torch.arange(9.0), torch.arange(9.0)).to(D)
+    step = 1 / torch.arange(9.0).std(correction=0).item()
+    assert default_bandwidth(problem(grid.repeat(2, 1))) == pytest.approx(step / 2**0.5)
+    assert default_bandwidth(problem(torch.ones(5, 2, dtype=D))) == 0
+    x = torch.randn(40_000, 2, generator=generator(31), dtype=D)
+    tree = KDTree((x / x.std(0, correction=0)).numpy())
+    truth = np.median(tree.query(tree.data, 2)[0][:, 1]) / 2**0.5
+    assert default_bandwidth(problem(x)) == pytest.approx(truth, rel=0.1)
+
+
+def test_a_bandwidth_widens_the_fit() -> None:
+    """Samples of one normal component as wide as 1, each one again as wide as the bandwidth."""
+    x = torch.randn(400, 2, generator=generator(32), dtype=D)
+    x = (x - x.mean(0)) @ torch.linalg.inv(torch.linalg.cholesky(torch.cov(x.T, correction=0))).T
+    for h in (0.0, 0.5):
+        spread = fit(x, 1, method=GradientDescent(bandwidth=h), generator=generator(33)).mixture.covariances[0]
+        torch.testing.assert_close(spread, (1 + h**2) * torch.eye(2, dtype=D), atol=0.06, rtol=0)
+
+
+def test_a_bandwidth_goes_with_slices_too() -> None:
+    x = samples(truth("full", 2), 60)
+    p, h = problem(x), 0.2
+    chart = Chart(p.family)
+    mixture = chart.mixture(chart.free(*random_parameters(p.family, 3, seed=34)))
+    kernels = MultivariateNormalMixture(p.target.weights, p.units.of(x), Tied(h**2 * torch.eye(2, dtype=D)))
+    for directions in ("exact", equispaced(5)):
+        loss = Cramer(p, directions=directions, bandwidth=h)
+        value = loss(mixture.weights, mixture.means, mixture.covariance_kind.values).item()
+        wanted = directions if isinstance(directions, str) else directions.to(D)
+        assert value == pytest.approx(sliced_cramer_loss(mixture, kernels, wanted).item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
