@@ -524,9 +524,9 @@ def test_the_history_is_short_and_ends_at_the_result() -> None:
 def test_places_on_the_way_are_mixtures() -> None:
     p = problem(samples(truth("full", 2), 60))
     places = list(GradientDescent("nll", steps=30).descents(p))
-    assert all(isinstance(place, Descent) for place in places)
+    assert all(isinstance(place, Descent) for _, place in places)
     x = p.units.of(p.target.means)
-    for place in places[::10]:
+    for _, place in places[::10]:
         shown = -place.mixture().log_prob(x).mean().item() + p.units.log_volume
         assert place.loss == pytest.approx(shown, rel=1e-9)
 

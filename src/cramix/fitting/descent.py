@@ -91,16 +91,17 @@ class GradientDescent(Method):
 
     def run(self, problem: Problem) -> Found:
         """Solve the problem."""
-        return found_at(follow(problem, self.descents(problem), "descent", self.steps))
+        return found_at(follow(problem, self.descents(problem), self.steps))
 
-    def descents(self, problem: Problem) -> Iterator[Descent]:
-        """Yield the places on the way down, from the start on."""
+    def descents(self, problem: Problem) -> Iterator[tuple[str, Descent]]:
+        """Yield the places on the way down, from the start on, with the name of their stage."""
         objective = self._objective(problem)
         chart = Chart(problem.family, self.parametrization)
         sums = draw_starts(problem, "k-means++", objective.batches.for_start(), problem.n_components, 1)
         start = chart.free(*problem.family.parameters(sums.squeeze(0)))
         rates = rates_of(self.learning_rate, self.optimizer)
-        return descend(chart, start, objective, self.optimizer, rates, self.steps, self.tolerance)
+        for place in descend(chart, start, objective, self.optimizer, rates, self.steps, self.tolerance):
+            yield "descent", place
 
     def _objective(self, problem: Problem) -> Objective:
         if self.objective == "nll":
@@ -121,10 +122,10 @@ def centred_units(target: MultivariateNormalMixture) -> Units:
     return Units(centre, torch.ones_like(centre))
 
 
-def follow(problem: Problem, descents: Iterator[Descent], name: str, steps: int) -> Descent:
-    """Go all the way down, note some of it, and return the last place."""
+def follow(problem: Problem, descents: Iterator[tuple[str, Descent]], steps: int) -> Descent:
+    """Go all the way down, note some of its many steps, and return the last place."""
     every = -(-steps // _ENTRIES)
-    for place in descents:
+    for name, place in descents:
         if place.step % every == 0 or place.reason is not None:
             problem.history.add(name, problem.n_components, place.loss)
     return place
