@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_choice, check_integer, check_number
+from cramix.fitting.bandwidth import default_bandwidth
 from cramix.fitting.descending import Descent, descend
 from cramix.fitting.families import Family
 from cramix.fitting.free import PARAMETRIZATIONS, Chart
@@ -35,7 +36,8 @@ class GradientDescent(Method):
             the units of the fit. L-BFGS, which finds its own steps, divides the free tensors by them.
         directions: of the Cramér loss: "exact", a number of random slices anew in each step, or directions `(t, d)`.
         bandwidth: of the Cramér loss to samples: the scale, in the units of the fit, of the normal component that
-            stands for each. Without it the loss tolerates covariances that are too narrow.
+            stands for each. None is about their distance, see `default_bandwidth`, for "exact" in two dimensions or
+            more, else 0: with slices its time is quadratic in the samples.
         batch_size: samples drawn by their weights for each step, for gradients without bias; None for all. Only their
             rows are read, so that a tensor over a file on disk is never copied.
         tolerance: gain of the loss at which to stop, see `descend`.
@@ -50,7 +52,7 @@ class GradientDescent(Method):
     steps: int = 1000
     learning_rate: LearningRate = None
     directions: str | int | Tensor = "exact"
-    bandwidth: float = 0.0
+    bandwidth: float | None = None
     batch_size: int | None = None
     tolerance: float = 1e-8
     parametrization: str = "cholesky"
@@ -63,7 +65,7 @@ class GradientDescent(Method):
         check_choice("scaling", self.scaling, ("each", "one", "none"))
         check_integer("steps", self.steps, 1)
         rates_of(self.learning_rate, self.optimizer)
-        check_number("bandwidth", self.bandwidth)
+        check_number("bandwidth", 0.0 if self.bandwidth is None else self.bandwidth)
         check_number("tolerance", self.tolerance)
         if isinstance(self.directions, str):
             check_choice("directions", self.directions, ("exact",))
@@ -89,23 +91,29 @@ class GradientDescent(Method):
 
     def run(self, problem: Problem) -> Found:
         """Solve the problem."""
-        return found_at(follow(problem, self.descents(problem), "descent", self.steps))
+        return found_at(follow(problem, self.descents(problem), self.steps))
 
-    def descents(self, problem: Problem) -> Iterator[Descent]:
-        """Yield the places on the way down, from the start on."""
+    def descents(self, problem: Problem) -> Iterator[tuple[str, Descent]]:
+        """Yield the places on the way down, from the start on, with the name of their stage."""
         objective = self._objective(problem)
         chart = Chart(problem.family, self.parametrization)
         sums = draw_starts(problem, "k-means++", objective.batches.for_start(), problem.n_components, 1)
         start = chart.free(*problem.family.parameters(sums.squeeze(0)))
         rates = rates_of(self.learning_rate, self.optimizer)
-        return descend(chart, start, objective, self.optimizer, rates, self.steps, self.tolerance)
+        for place in descend(chart, start, objective, self.optimizer, rates, self.steps, self.tolerance):
+            yield "descent", place
 
     def _objective(self, problem: Problem) -> Objective:
         if self.objective == "nll":
             return Likelihood(problem, self.batch_size)
-        if self.bandwidth and not problem.target.only_points:
-            raise ValueError(f"bandwidth must be 0 for a mixture as the target; got {self.bandwidth!r}. Leave it out.")
-        return Cramer(problem, self.batch_size, self.directions, self.bandwidth)
+        bandwidth = self._bandwidth(problem) if self.bandwidth is None else self.bandwidth
+        if bandwidth and not problem.target.only_points:
+            raise ValueError(f"bandwidth must be 0 for a mixture as the target; got {bandwidth!r}. Leave it out.")
+        return Cramer(problem, self.batch_size, self.directions, bandwidth)
+
+    def _bandwidth(self, problem: Problem) -> float:
+        sliced = problem.target.dim == 1 or not isinstance(self.directions, str)
+        return 0.0 if sliced or not problem.target.only_points else default_bandwidth(problem)
 
 
 def centred_units(target: MultivariateNormalMixture) -> Units:
@@ -114,10 +122,10 @@ def centred_units(target: MultivariateNormalMixture) -> Units:
     return Units(centre, torch.ones_like(centre))
 
 
-def follow(problem: Problem, descents: Iterator[Descent], name: str, steps: int) -> Descent:
-    """Go all the way down, note some of it, and return the last place."""
+def follow(problem: Problem, descents: Iterator[tuple[str, Descent]], steps: int) -> Descent:
+    """Go all the way down, note some of its many steps, and return the last place."""
     every = -(-steps // _ENTRIES)
-    for place in descents:
+    for name, place in descents:
         if place.step % every == 0 or place.reason is not None:
             problem.history.add(name, problem.n_components, place.loss)
     return place

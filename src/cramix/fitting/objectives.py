@@ -14,8 +14,9 @@ from cramix.fitting.problem import Problem
 from cramix.loss import sliced_cramer_loss
 from cramix.mixture import MultivariateNormalMixture, Tied
 
-# Up to so many points the term of the target alone, all pairs of them, is worth its time: losses are then distances.
-_FEW = 1 << 13
+# Up to so many points, components with one covariance, and components with one each the term of the target alone, a sum
+# over all pairs, is worth its time: losses are then distances.
+_FEW_POINTS, _FEW_SHARED, _FEW = 1 << 13, 1 << 11, 1 << 8
 
 
 class Objective(ABC):
@@ -139,7 +140,9 @@ class Cramer(Objective):
         return MultivariateNormalMixture(target.weights, target.means, self._kernel, validate_args=False)
 
     def _with_target_term(self, target: MultivariateNormalMixture) -> bool:
-        """Whether to take the term of the target alone, which no mixture changes, or a sum over all pairs is saved."""
+        """Whether to subtract the term of the target alone, which no mixture changes."""
         if not isinstance(self._directions, str):
-            return True
-        return target.only_points and self._target is not None and target.n_components <= _FEW
+            return True  # it takes no longer
+        shared = target.covariance_kind.shape[-1] == 1
+        few = _FEW_POINTS if target.only_points else _FEW_SHARED if shared else _FEW
+        return self._target is not None and target.n_components <= few

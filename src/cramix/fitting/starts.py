@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from torch.nn.functional import one_hot
 from cramix.fitting.em import Data
 from cramix.fitting.problem import Problem
 from cramix.mixture import MultivariateNormalMixture
+
+if TYPE_CHECKING:
+    from sklearn.cluster import KMeans
 
 
 def draw_starts(problem: Problem, default: str, data: Data, k: int, batch: int) -> Tensor:
@@ -80,17 +84,28 @@ def _squared_distances(data: Data, index: Tensor) -> Tensor:
 
 def _kmeans(data: Data, k: int, batch: int, generator: torch.Generator | None) -> Tensor:
     """Give every sample to its cluster."""
-    try:
-        from sklearn.cluster import KMeans
-    except ImportError:
-        raise ImportError("k-means starts need scikit-learn. Use: pip install 'cramix[sklearn]'") from None
     x, weights = data.x.cpu().numpy(), data.weights.cpu().numpy()
     device = None if generator is None else generator.device
     seeds = torch.randint(2**31, (batch,), generator=generator, device=device).tolist()
-    labels = [KMeans(k, n_init=1, random_state=seed).fit(x, sample_weight=weights).labels_ for seed in seeds]
-    shares = one_hot(torch.tensor(np.stack(labels), device=data.x.device).long(), k).mT.to(data.x.dtype)
+    cluster = sklearn_kmeans()
+    labels = [cluster(k, n_init=1, random_state=seed).fit(x, sample_weight=weights).labels_ for seed in seeds]
+    return clustered(data, np.stack(labels), k)
+
+
+def clustered(data: Data, labels: np.ndarray, k: int) -> Tensor:
+    """Return the sums of features of samples in clusters by numbers, `(B, n)`."""
+    shares = one_hot(torch.tensor(labels, device=data.x.device).long(), k).mT.to(data.x.dtype)
     # With fewer places than clusters some are empty, and get one sample's worth of all.
     return data.sums(torch.where(shares.any(-1, keepdim=True), shares, 1 / len(data)))
+
+
+def sklearn_kmeans() -> type[KMeans]:
+    """Return the class, or say how to get it."""
+    try:
+        from sklearn.cluster import KMeans
+    except ImportError:
+        raise ImportError("k-means needs scikit-learn. Use: pip install 'cramix[sklearn]'") from None
+    return KMeans
 
 
 def start_covariance(data: Data, k: int) -> Tensor:
