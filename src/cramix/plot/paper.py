@@ -45,7 +45,7 @@ def slicing(x: Tensor, mixture: MultivariateNormalMixture, directions: Tensor) -
         panel.set(title=f"slice {number}", yticks=[0, 1], xlabel="place along the slice")
         panel.legend(frameon=False, fontsize=8)
         panel.spines[["top", "right"]].set_visible(False)
-    axes.set(aspect="equal", xticks=[], yticks=[], title="points, a mixture, and directions to slice along")
+    axes.set(aspect="equal", xticks=[], yticks=[], title="directions to slice along")
     axes.margins(0.1)
     figure.suptitle("The loss of a slice is the integral of the squared gap; the whole is their mean.", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
