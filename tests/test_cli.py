@@ -281,19 +281,6 @@ def test_sample_prints_csv_and_names_nameless_columns(folder: Path) -> None:
     assert "--json" in run("sample", "m.safetensors", "-n", 3, "--out", "-", "--json", code=2)[1]
 
 
-@pytest.fixture
-def _compress_until_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def compress(
-        mixture: NormalMixture | MultivariateNormalMixture, k: int
-    ) -> NormalMixture | MultivariateNormalMixture:
-        small = cramix.fit(mixture, k, generator=torch.Generator().manual_seed(0)).mixture
-        return small.marginal(0) if isinstance(mixture, NormalMixture) else small
-
-    if not hasattr(cramix, "compress"):
-        monkeypatch.setattr(cramix, "compress", compress, raising=False)
-
-
-@pytest.mark.usefixtures("_compress_until_there_is_one")
 @pytest.mark.parametrize("univariate", [True, False])
 def test_compress_keeps_type_and_names_and_says_how_close(univariate: bool, folder: Path) -> None:
     g = torch.Generator().manual_seed(0)

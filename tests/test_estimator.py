@@ -23,7 +23,8 @@ from sklearn.preprocessing import StandardScaler
 
 import cramix
 from cramix import CramerMixture, MultivariateNormalMixture, NormalMixture
-from cramix.fitting import ExpectationMaximization, MergeDown, Step
+from cramix.fitting import ExpectationMaximization, GradientDescent, MergeDown, Step
+from cramix.fitting.door import solve
 from tests.estimator_oracle import FITTED, data, every_type, nearest, peer
 from tests.refusals import refuses
 
@@ -295,6 +296,71 @@ def test_progress_is_shown(capsys: pytest.CaptureFixture) -> None:
     assert capsys.readouterr().out.count("merging") >= 2
 
 
+# Gradient descent
+
+
+@every_type
+def test_gradient_descent_on_the_likelihood_ends_where_the_default_does(kind: str) -> None:
+    x = data()
+    best = CramerMixture(3, covariance_type=kind, random_state=0).fit(x).lower_bound_
+    for optimizer in ("lbfgs", "adam", "lion") if kind == "diag" else ("lbfgs",):
+        model = CramerMixture(3, covariance_type=kind, objective="nll", optimizer=optimizer, random_state=0).fit(x)
+        assert model.lower_bound_ == pytest.approx(best, abs=1e-5 if optimizer == "lbfgs" else 0.02)
+        assert model.lower_bounds_[-1] == pytest.approx(model.lower_bound_, abs=1e-4)
+        assert model.lower_bounds_[0] < best - 0.1
+    again = CramerMixture(3, covariance_type=kind, objective="nll", init_params=model).fit(x)
+    np.testing.assert_allclose(again.means_, model.means_, atol=0.01)
+    assert again.n_iter_ < 20
+
+
+@pytest.mark.parametrize("optimizer", ["lbfgs", "adam"])
+def test_the_cramer_objective_is_made_smaller_than_by_the_likelihood(optimizer: str) -> None:
+    x = data(d=1)
+    likely = CramerMixture(2, random_state=0).fit(x)
+    model = CramerMixture(2, objective="cramer", optimizer=optimizer, random_state=0).fit(x)
+    ours, theirs = (cramix.cramer_loss(m.mixture_.marginal(0), torch.from_numpy(x[:, 0])) for m in (model, likely))
+    assert ours < 0.9 * theirs
+    assert model.score(x) == pytest.approx(likely.score(x), abs=0.1)
+
+
+def test_settings_reach_gradient_descent() -> None:
+    rates = {"means": 0.05}
+    model = CramerMixture(
+        3, objective="nll", optimizer="adam", tol=1e-3, max_iter=7, n_init=2, batch_size=9, learning_rate=rates
+    )
+    wanted = GradientDescent(
+        objective="nll", optimizer="adam", tolerance=1e-3, steps=7, batch_size=9, learning_rate=rates
+    )
+    assert model._chosen_method(None) == (wanted, 2)
+    assert CramerMixture(objective="cramer")._chosen_method(None) == (GradientDescent(objective="cramer"), 1)
+    assert CramerMixture(method="descent")._chosen_method(None) == (GradientDescent(), 1)
+    with pytest.raises(ValueError, match="batch_size"):
+        CramerMixture(objective="nll", batch_size=9).fit(data())
+
+
+def test_batches_are_read_where_the_data_lie(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = data(3000).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    lying = np.load(tmp_path / "x.npy", mmap_mode="r")
+    seen = []
+
+    def watched(target: torch.Tensor, *args: Any, **settings: Any) -> cramix.FitResult:
+        seen.append(target.data_ptr())
+        return solve(target, *args, **settings)
+
+    monkeypatch.setattr("cramix.estimator.mixture.solve", watched)
+    settings = {"objective": "nll", "optimizer": "adam", "batch_size": 256, "random_state": 0}
+    model = CramerMixture(3, **settings).fit(lying)
+    assert seen == [lying.ctypes.data]
+    assert model.means_.dtype == np.float32
+    assert model.lower_bound_ == pytest.approx(CramerMixture(3, random_state=0).fit(x).lower_bound_, abs=0.05)
+    weights = np.arange(3000) % 3 > 0
+    two = CramerMixture(2, **settings).fit(lying, sample_weight=weights)
+    assert two.score(lying, sample_weight=weights) == pytest.approx(
+        CramerMixture(2, random_state=0).fit(x[weights]).lower_bound_, abs=0.05
+    )
+
+
 # The package around it
 
 
@@ -333,10 +399,10 @@ def test_array_api_dispatch_changes_nothing() -> None:
 import numpy, sklearn, torch
 from cramix import CramerMixture
 x = numpy.random.default_rng(0).normal(size=(50, 2))
-plain = CramerMixture(2, method="em", random_state=0).fit(x)
+plain = CramerMixture(2, random_state=0).fit(x)
 with sklearn.config_context(array_api_dispatch=True):
     for y in (x, torch.from_numpy(x)):
-        model = CramerMixture(2, method="em", random_state=0).fit(y)
+        model = CramerMixture(2, random_state=0).fit(y)
         print(type(model.means_).__name__, (numpy.asarray(model.predict_proba(y)) == plain.predict_proba(x)).all())
 """
     assert run(code, SCIPY_ARRAY_API="1").split() == ["ndarray", "True", "Tensor", "True"]

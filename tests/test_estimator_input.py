@@ -62,8 +62,8 @@ def test_float32_far_from_zero(kind: str) -> None:
     ],
 )
 def test_a_poor_fit_is_valid_and_told(kind: str, x: np.ndarray) -> None:
-    for method in ("merge", "em"):
-        model = CramerMixture(2, covariance_type=kind, method=method, random_state=0)
+    for settings in ({}, {"method": "em"}, {"objective": "nll"}, {"objective": "cramer"}):
+        model = CramerMixture(2, covariance_type=kind, max_iter=100, random_state=0, **settings)
         fit_and_listen(model, x)
         assert all(np.isfinite(getattr(model, name)).all() for name in FITTED)
         assert np.isfinite(model.score_samples(x)).all()
@@ -134,7 +134,7 @@ def test_many_rows_stay_in_memory() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MultivariateNormalMixture, "_log_joint", watched)
-        patch.setattr("cramix.estimator._BLOCK", 1 << 16)
+        patch.setattr("cramix.estimator.mixture._BLOCK", 1 << 16)
         whole = model.score_samples(x)
     assert largest <= 1 << 16
     np.testing.assert_allclose(whole, model.score_samples(x), rtol=1e-5)

@@ -105,7 +105,7 @@ def test_all_kinds_and_dimensions_with_weights_in_float32(method: Method, d: int
 @pytest.mark.parametrize(
     "method",
     [
-        SlicedCramer(steps=1000),
+        SlicedCramer(),
         GradientLikelihood(steps=400),
         SlicedCramerThenLikelihood(steps=400),
         HardAssignment(),

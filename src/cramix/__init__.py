@@ -10,7 +10,7 @@ from cramix.distance.lp import lp_distance
 from cramix.distance.sliced import sliced_cramer_distance
 from cramix.distance.spherical import spherical_cramer_squared
 from cramix.distance.wasserstein import sliced_wasserstein, wasserstein
-from cramix.fitting import ConvergenceWarning, FitResult, Selection, fit, select
+from cramix.fitting import ConvergenceWarning, FitResult, Selection, compress, fit, select
 from cramix.io import load, save
 from cramix.loss import (
     CramerLoss,
@@ -43,6 +43,7 @@ __all__ = [
     "SlicedCramerLoss",
     "Spherical",
     "Tied",
+    "compress",
     "cramer_distance",
     "cramer_loss",
     "cramer_wold_loss",

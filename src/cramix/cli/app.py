@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from cramix.cli import reproduce
 from cramix.cli.compare import compare
 from cramix.cli.compress import compress
 from cramix.cli.demo import demo
@@ -84,3 +85,4 @@ def about(context: typer.Context) -> None:
 
 for command in (demo, fit, compare, compress, sample):
     app.command()(command)
+app.add_typer(reproduce.app, name="reproduce")

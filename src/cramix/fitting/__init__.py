@@ -1,5 +1,6 @@
 """Fitting mixtures: one way in, `fit`, and a file for each method behind it."""
 
+from cramix.fitting.compression import compress
 from cramix.fitting.descending import Descent, descend
 from cramix.fitting.descent import GradientDescent
 from cramix.fitting.door import ConvergenceWarning, fit
@@ -34,6 +35,7 @@ __all__ = [
     "SlicedWasserstein",
     "Step",
     "WassersteinFisherRao",
+    "compress",
     "descend",
     "fit",
     "select",

@@ -105,15 +105,13 @@ class Family(ABC):
         """Return the variance of components without any of their own, `(*, k)`: the floor, and rounding if far out."""
         return self.floor + self._rounding * means.square().amax(-1)
 
-    def collapsed(self, sums: Tensor) -> Tensor:
-        """Return which components are as narrow as the floor somewhere, `(*, k)`."""
-        _, means, spread = self.parameters(sums)
-        return self.as_narrow_as_the_floor(means, spread)
+    def narrow(self, means: Tensor, spread: Tensor, floors: float = 2.0) -> Tensor:
+        """Return which components have a variance of less than so many floors in some direction, `(*, k)`.
 
-    def as_narrow_as_the_floor(self, means: Tensor, spread: Tensor) -> Tensor:
-        """Return which of the components with such means `(*, k, d)` and values of the kind are, `(*, k)`."""
+        At two floors they have collapsed.
+        """
         least = torch.linalg.eigvalsh(self.kind(spread).matrices(self.dim))[..., 0]
-        return least < 2 * self.narrowest(means)
+        return least < floors * self.narrowest(means)
 
     def _central(self, sums: Tensor, prior: Prior | None) -> tuple[Tensor, Tensor]:
         """Return means `(*, d)` and central moments `(*, P)`."""

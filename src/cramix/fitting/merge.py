@@ -7,7 +7,8 @@ with as many components as asked, which cost little and sometimes end where merg
 has been found twice no further round is needed, and it is polished.
 
 The likelihood decides between fits as long as it can: it has no bound where a component collapses onto a few samples.
-If the most likely fit has such a component the Cramér loss decides, which is bounded and does not reward that.
+If the best fit ends so, fits with narrow components drop out. If all have some, the Cramér loss decides, which is
+bounded and does not reward them.
 
 All but the polishing works on a part of large data, and in float32 if its rounding permits.
 """
@@ -30,6 +31,8 @@ from cramix.mixture import MultivariateNormalMixture
 
 # Steps of expectation maximisation before fits are compared.
 _CHOOSING = 30
+# Variances of components that may be about to collapse, in floors.
+_NARROW = 100.0
 # In units of the data's deviations.
 _FAR = 50.0
 # Fits of either sort in a round.
@@ -70,8 +73,8 @@ class MergeDown(Method):
         fits = self._search(problem, data.like(some, self._dtype(problem)))
         some_data = data if some is None else data.like(some)
         outcome = self._polished(problem, some_data, fits.best())
-        if data.spread is None and bool(problem.family.collapsed(outcome.sums).any()):
-            outcome = self._polished(problem, some_data, _nearest(some_data, torch.cat((fits.sums, outcome.sums))))
+        if data.spread is None and bool(problem.family.narrow(*problem.family.parameters(outcome.sums)[1:]).any()):
+            outcome = self._polished(problem, some_data, _sound(some_data, fits))
         if some is not None:
             outcome = self._polished(problem, data, outcome.sums)
         parameters = problem.family.parameters(outcome.sums.squeeze(0))
@@ -133,6 +136,14 @@ def _starts(problem: Problem, data: Data, k: int, batch: int) -> Tensor:
 def _twice(likelihoods: Tensor) -> bool:
     """Whether the best optimum has been found more than once."""
     return len(likelihoods) > 1 and bool(likelihoods.topk(2).values.diff().abs() < _SAME)
+
+
+def _sound(data: Data, fits: Outcome) -> Tensor:
+    """Return the most likely fit without a narrow component, `(1, k, F)`; the nearest one if all have some."""
+    sound = ~data.family.narrow(*data.family.parameters(fits.sums)[1:], _NARROW).any(-1)
+    if bool(sound.any()):
+        return fits._replace(sums=fits.sums[sound], log_likelihood=fits.log_likelihood[sound]).best()
+    return _nearest(data, fits.sums)
 
 
 def _nearest(data: Data, sums: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Pictures of mixtures, with matplotlib (`pip install cramix[plot]`)."""
 
-from cramix.plot.curves import densities_and_cdfs
 from cramix.plot.figure import require_matplotlib
+from cramix.plot.panels import panels
 from cramix.plot.points import mixture_and_points
 
-__all__ = ["densities_and_cdfs", "mixture_and_points", "require_matplotlib"]
+__all__ = ["mixture_and_points", "panels", "require_matplotlib"]

@@ -11,14 +11,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from cramix.arrays import Form, distinct, read_samples, read_weights
+from cramix.estimator.arrays import Form, distinct, read_samples, read_weights
 from cramix.checks import check_integer
 from cramix.fitting import ConvergenceWarning, FitResult
 from cramix.fitting.door import solve
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.weights import draw
-from cramix.progress import progress_bar
-from cramix.settings import Settings
+from cramix.estimator.progress import progress_bar
+from cramix.estimator.settings import Settings
 
 try:
     from sklearn.base import DensityMixin
@@ -62,8 +62,10 @@ class CramerMixture(DensityMixin, Settings):
         objective: "combined", the best optimum of the likelihood from any start; "cramer", the Cramér distance alone,
             or "nll", the likelihood alone, both by gradient descent.
         optimizer: "lbfgs", "adam" or "lion", of gradient descent.
-        learning_rate: of gradient descent, a number or one for each group of parameters.
-        batch_size: of gradient descent, all samples if None.
+        learning_rate: of gradient descent, a number, three, or a mapping from some of "weights", "means" and
+            "covariances".
+        batch_size: of gradient descent by "adam" or "lion": samples in a step, read where they lie, be it a file; all
+            if None.
         method: a name of `cramix.fitting.METHODS` or one of them with settings, instead of an objective. From an
             existing mixture "combined" takes the steps of "em".
 
@@ -166,7 +168,7 @@ class CramerMixture(DensityMixin, Settings):
                     covariances=self.covariance_type,
                     weights=weights,
                     start=start,
-                    floor=float(self.reg_covar),
+                    floor=self.reg_covar,
                     generator=generator,
                     progress=progress,
                 )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cramix.checks import check_choice, check_finite, check_integer
+from cramix.checks import check_choice, check_finite, check_integer, check_number
 from cramix.fitting import METHODS, ExpectationMaximization, FitResult, MergeDown, Method
 from cramix.fitting.door import solve
 from cramix.fitting.families import FAMILIES
@@ -82,10 +81,9 @@ class Settings(BaseEstimator):
             check_integer("max_iter", self.max_iter, 1)
         if self.batch_size is not None:
             check_integer("batch_size", self.batch_size, 1)
-        if self.tol is not None and not (isinstance(self.tol, Real) and self.tol >= 0):
-            raise ValueError(f"tol must be >= 0; got {self.tol!r}. None is the method's own.")
-        if not (isinstance(self.reg_covar, Real) and self.reg_covar > 0):
-            raise ValueError(f"reg_covar must be > 0; got {self.reg_covar!r}. The default is 1e-6.")
+        if self.tol is not None:
+            check_number("tol", self.tol)
+        check_number("reg_covar", self.reg_covar, positive=True)
         check_choice("covariance_type", self.covariance_type, FAMILIES)
         check_choice("objective", self.objective, _OBJECTIVES)
         check_choice("optimizer", self.optimizer, _OPTIMIZERS)
@@ -164,7 +162,7 @@ class Settings(BaseEstimator):
                 covariances=self.covariance_type,
                 weights=weights,
                 start="random_from_data",
-                floor=float(self.reg_covar),
+                floor=self.reg_covar,
                 generator=torch.Generator(x.device),
                 progress=None,
             ).mixture.covariance_kind

@@ -1,0 +1,62 @@
+"""`cramix reproduce`: the experiments of the paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cramix import reproduction as job
+from cramix.atomic import replacing
+from cramix.cli import tables
+from cramix.cli.refusal import Refusal
+from cramix.cli.report import working
+from cramix.data import ring_line_square
+from cramix.directions import equispaced
+from cramix.plot import require_matplotlib
+
+app = typer.Typer(help="Repeat the experiments of the paper.", no_args_is_help=True)
+
+
+@app.callback()
+def about() -> None:
+    """Repeat the experiments of the paper."""
+
+
+@app.command()
+def figures(
+    data: Annotated[
+        Path | None, typer.Option(help="The paper's 850 points; the built-in look-alike if left out.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder for the pictures.")] = Path("."),
+) -> None:
+    """Draw Figures 1, 3 and 4: how slicing works, the fits for three seeds, both losses over steps."""
+    require_matplotlib()
+    from cramix.plot import paper
+
+    if not out.is_dir():
+        raise Refusal(f"{out} is not a folder. Make it first.")
+    x = ring_line_square() if data is None else tables.read(data).rows.double()
+    if x.shape[1] != 2:
+        raise Refusal(f"{data} must have two columns; it has {x.shape[1]}.")
+    with working("Fitting as the paper does") as say:
+        runs = job.run(x, say=say)
+    table = Table("seed", "method", "sliced Cramér loss", "mean log likelihood", "seconds")
+    for run in runs:
+        loss, likelihood = f"{run.end.cramer:.2e}", f"{-run.end.negative_log_likelihood:.4f}"
+        table.add_row(str(run.seed), run.method, loss, likelihood, f"{run.seconds:.2f}")
+    console = Console()
+    console.print(table)
+    first = next(run for run in runs if run.method == job.PAPER[0])
+    pictures = {
+        "slicing": paper.slicing(x, first.mixture, equispaced(3, dtype=x.dtype)),
+        "fits": paper.fits(x, runs),
+        "losses": paper.losses(runs),
+    }
+    for name, figure in pictures.items():
+        with replacing(out / f"{name}.png") as file:
+            figure.savefig(file, format="png", dpi=150)
+    console.print(f"Pictures: {', '.join(str(out / f'{name}.png') for name in pictures)}")
