@@ -102,9 +102,10 @@ def ring_line_square(page: Page, path: Path, seeds: int) -> None:
         scores, seconds = np.array(values).T
         near = int((scores > BEST_KNOWN - 0.001).sum())
         ratio = seconds / np.array(found[EM])[:, 1]
+        part = f"{np.median(ratio):.2f} ({np.quantile(ratio, 0.1):.2f} to {np.quantile(ratio, 0.9):.2f})"
         rows.append(
             f"| {name} | {near} of {seeds} | {np.median(scores):.5f} | {scores.min():.5f} "
-            f"| {np.median(seconds):.3f} s | {np.median(ratio):.2f} ({np.quantile(ratio, 0.1):.2f} to {np.quantile(ratio, 0.9):.2f}) |"
+            f"| {np.median(seconds):.3f} s | {part} |"
         )
     page.add(
         [
@@ -127,8 +128,8 @@ def many_problems(page: Page, seeds: int) -> None:
             f"## Other problems, {seeds} seeds each",
             "",
             "Every seed draws new samples, or splits real data anew, 70 % to fit and 30 % to score. Mean log "
-            "likelihoods: median and worst over the seeds on the samples that were fitted; on held-out samples the mean "
-            f"difference to {EM} with its standard error. Time: median, and as a part of {EM}'s on the same samples.",
+            "likelihoods: median and worst over the seeds on the samples that were fitted; on held-out samples the "
+            f"mean difference to {EM} with its standard error. Time: median, and as a part of {EM}'s on the same samples.",
             "",
             "| problem | method | median | worst | worst less EM's | held-out less EM's | time | part |",
             "|---|---|---|---|---|---|---|---|",

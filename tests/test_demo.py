@@ -1,4 +1,4 @@
-"""The demo fits its sample, prints its table and draws its picture."""
+"""The demo and the paper's experiment: every method fits, tables are printed, pictures are drawn."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from cramix import NormalMixture, cramer_distance, demo
-from cramix.data import sample, truth
-from cramix.plot import densities_and_cdfs
+from cramix import demo, fit, reproduction, sliced_cramer_loss
+from cramix.data import ring_line_square
+from cramix.fitting import METHODS
+from cramix.plot import panels, paper
 
 
 def cramix(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -21,10 +22,10 @@ def cramix(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=one_thread)
 
 
-def test_demo_prints_a_table_and_writes_a_png(tmp_path: Path) -> None:
+def test_demo_fits_by_every_method_and_writes_a_png(tmp_path: Path) -> None:
     done = cramix("demo", "--out", "picture.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for word in ("loss", "evaluations", "seconds", "L-BFGS", "Adam", "picture.png"):
+    for word in ("likelihood", "C2", "seconds", "picture.png", *(name[:10] for name in METHODS)):
         assert word in done.stdout
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
@@ -35,30 +36,84 @@ def test_demo_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert "nowhere" in done.stderr
 
 
-def test_fits_come_close_to_the_truth() -> None:
-    x, target, fits = demo.run()
-    by_name = {fit.method: fit for fit in fits}
-    for method in ("Adam", "L-BFGS"):
-        assert by_name[method].loss < 0.05 * by_name["start"].loss
-        assert cramer_distance(by_name[method].mixture, target).item() < 0.03
-    assert len(demo.rows(x, target, fits)) == 4
+def test_the_default_is_the_most_likely_in_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = {name: METHODS[name] for name in ("merge", "em", "kmeans")}
+    monkeypatch.setattr("cramix.demo.METHODS", quick)
+    said: list[str] = []
+    contest = demo.run(say=said.append)
+    assert said == list(quick)
+    likelihoods = {name: result.log_likelihood for name, result in contest.results.items()}
+    assert max(likelihoods.values()) - likelihoods["merge"] < 1e-4
+    for name, likelihood, distance, *_ in contest.rows():
+        mixture = contest.results[name].mixture
+        assert float(likelihood) == pytest.approx(mixture.log_prob(contest.x).mean().item(), abs=1e-3)
+        assert float(distance) ** 2 == pytest.approx(sliced_cramer_loss(mixture, contest.x).item(), rel=0.01)
 
 
-def test_the_sample_is_always_the_same_and_follows_its_density() -> None:
+def test_the_data_are_always_the_same_and_lie_on_their_shapes() -> None:
     torch.manual_seed(0)
-    first = sample(500)
+    first = ring_line_square(2000)
     torch.manual_seed(1)
-    assert torch.equal(first, sample(500))
-    assert not torch.equal(first, sample(500, seed=1))
-    assert cramer_distance(truth(), sample(20_000)).item() < 0.02
+    assert torch.equal(first, ring_line_square(2000))
+    assert not torch.equal(first, ring_line_square(2000, seed=1))
+    x, y = first.T
+    radius = torch.hypot(x - 1.5, y - 1.5)
+    ring = (radius <= 1) & (radius >= 0.4**0.5)
+    line = (x >= 2.5) & (x <= 4) & ((y - 1.5).abs() <= 0.1)
+    reach = torch.maximum((x - 5.1).abs(), (y - 1.5).abs())
+    square = (reach <= 1.1 + 1e-9) & (reach >= 0.9 - 1e-9)
+    assert (ring | line | square).all()
+    for part, share in ((ring, 0.53), (line, 0.09), (square, 0.38)):
+        assert part.double().mean().item() == pytest.approx(share, abs=0.04)
 
 
-def test_plot_draws_every_curve_and_atoms_as_steps_only() -> None:
-    p = NormalMixture(torch.tensor([0.5, 0.5]), torch.tensor([0.0, 1.0]), torch.tensor([0.0, 1.0]))
-    q = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
-    figure = densities_and_cdfs({"with atom": p, "normal": q})
-    left, right = figure.axes
-    assert [line.get_label() for line in left.lines] == ["normal"]
-    assert [line.get_label() for line in right.lines] == ["with atom", "normal"]
-    x, y = right.lines[1].get_data()
-    assert y == pytest.approx(q.cdf(torch.as_tensor(x)).numpy(), abs=1e-6)
+@pytest.fixture(scope="module")
+def runs() -> list[reproduction.Run]:
+    return reproduction.run(ring_line_square(120), seeds=(123,))
+
+
+def test_the_papers_fits_go_downhill(runs: list[reproduction.Run]) -> None:
+    by_name = {run.method: run for run in runs}
+    assert list(by_name) == ["init", "sc2", "nll", "sc2+nll", "merge"]
+    x = ring_line_square(120)
+    for run in runs:
+        assert run.end.cramer == pytest.approx(sliced_cramer_loss(run.mixture, x).item(), rel=1e-6)
+        assert run.end.negative_log_likelihood == pytest.approx(-run.mixture.log_prob(x).mean().item(), rel=1e-6)
+    init, sc2, nll, both = (by_name[name] for name in ("init", "sc2", "nll", "sc2+nll"))
+    assert sc2.end.cramer < 0.05 * init.end.cramer
+    assert nll.end.negative_log_likelihood < init.end.negative_log_likelihood - 1
+    assert both.end.negative_log_likelihood < sc2.end.negative_log_likelihood
+    assert [run.way[-1].step for run in (sc2, nll, both)] == [1200, 1200, 1400]
+    # The third begins as the first.
+    assert both.way[:120] == sc2.way[:120]
+    assert sc2.way[0] == nll.way[0] == init.end
+
+
+def test_figures_of_the_paper(runs: list[reproduction.Run]) -> None:
+    x = ring_line_square(120)
+    assert [axes.get_title().split(",")[0] for axes in paper.fits(x, runs).axes] == [
+        "Init", "SC2", "NLL", "SC2+NLL", "cramix",
+    ]  # fmt: skip
+    left, right = paper.losses(runs).axes
+    curves = {line.get_label(): line.get_xydata() for line in left.lines}
+    assert curves["SC2+NLL"][0, 0] == curves["SC2"][-1, 0] == 1200
+    assert curves["NLL"][-1, 1] == pytest.approx(runs[2].end.cramer)
+    assert {line.get_label() for line in right.lines} == {"SC2", "NLL", "SC2+NLL", "cramix"}
+    figure = paper.slicing(x, runs[0].mixture, torch.eye(2, dtype=x.dtype))
+    assert len(figure.axes) == 3
+
+
+def test_panels_have_a_title_each_and_leave_no_empty_frame() -> None:
+    x = ring_line_square(60)
+    mixture = fit(x, 2, method="em", generator=torch.Generator().manual_seed(0)).mixture
+    figure = panels(x, [(f"fit {i}", mixture) for i in range(4)], columns=3)
+    titles = [axes.get_title() for axes in figure.axes if axes.axison]
+    assert titles == ["fit 0", "fit 1", "fit 2", "fit 3"]
+
+
+def test_reproduce_refuses_what_it_cannot_use(tmp_path: Path) -> None:
+    (tmp_path / "three.txt").write_text("1 2 3\n4 5 6\n")
+    assert "two columns" in cramix("reproduce", "figures", "--data", "three.txt", cwd=tmp_path).stderr
+    done = cramix("reproduce", "figures", "--out", "nowhere", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "nowhere is not a folder" in done.stderr

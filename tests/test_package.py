@@ -54,7 +54,7 @@ def test_missing_extras_name_the_pip_command() -> None:
         "import sys; sys.modules['matplotlib'] = None; sys.modules['matplotlib.figure'] = None\n"
         "import torch, cramix, cramix.plot\n"
         "p = cramix.NormalMixture(torch.ones(1), torch.ones(1), torch.ones(1))\n"
-        "try: cramix.plot.densities_and_cdfs({'p': p})\n"
+        "try: cramix.plot.mixture_and_points(p)\n"
         "except ImportError as error: print(error)"
     )
     assert "pip install 'cramix[plot]'" in plot

@@ -13,7 +13,7 @@ from cramix.fitting import METHODS
 from cramix.fitting.descending import Descent
 from cramix.fitting.door import conclude, prepare
 from cramix.fitting.paper import PaperDescent, found_at
-from cramix.fitting.problem import Problem
+from cramix.fitting.problem import Method, Problem
 from cramix.mixture import MultivariateNormalMixture
 
 SEEDS = 123, 456, 789
@@ -101,7 +101,7 @@ def _ours(x: Tensor, seed: int) -> Run:
     return Run(seed, OURS, result.mixture, _losses(x, result.iterations, result.mixture), result.seconds, ())
 
 
-def _problem(x: Tensor, method, seed: int) -> Problem:
+def _problem(x: Tensor, method: Method, seed: int) -> Problem:
     generator = torch.Generator().manual_seed(seed)
     return prepare(x, COMPONENTS, method, "full", None, None, 1e-6, generator, None)
 

@@ -50,7 +50,7 @@ def figures(
         table.add_row(str(run.seed), run.method, loss, likelihood, f"{run.seconds:.2f}")
     console = Console()
     console.print(table)
-    first = next(run for run in runs if run.method == job.PAPER[0])
+    first = next(run for run in runs if run.method == job.INIT)
     pictures = {
         "slicing": paper.slicing(x, first.mixture, equispaced(3, dtype=x.dtype)),
         "fits": paper.fits(x, runs),

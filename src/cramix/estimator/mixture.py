@@ -11,14 +11,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from cramix.estimator.arrays import Form, distinct, read_samples, read_weights
 from cramix.checks import check_integer
+from cramix.estimator.arrays import Form, distinct, read_samples, read_weights
+from cramix.estimator.progress import progress_bar
+from cramix.estimator.settings import Settings
 from cramix.fitting import ConvergenceWarning, FitResult
 from cramix.fitting.door import solve
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.weights import draw
-from cramix.estimator.progress import progress_bar
-from cramix.estimator.settings import Settings
 
 try:
     from sklearn.base import DensityMixin

@@ -23,7 +23,7 @@ _NAMES = {INIT: "Init", "sc2": "SC2", "nll": "NLL", "sc2+nll": "SC2+NLL", OURS: 
 
 
 def slicing(x: Tensor, mixture: MultivariateNormalMixture, directions: Tensor) -> Figure:
-    """Draw points `(n, 2)`, a mixture and some directions, and beside them both distribution functions on each slice."""
+    """Draw points `(n, 2)`, a mixture and some directions, and both distribution functions along each of them."""
     figure = require_matplotlib()(figsize=(10, 3.4), layout="constrained")
     axes, *slices = figure.subplots(1, 1 + len(directions), width_ratios=[1.6] + [1] * len(directions))
     data = Data(x, None)
@@ -45,8 +45,9 @@ def slicing(x: Tensor, mixture: MultivariateNormalMixture, directions: Tensor) -
         panel.set(title=f"slice {number}", yticks=[0, 1], xlabel="place along the slice")
         panel.legend(frameon=False, fontsize=8)
         panel.spines[["top", "right"]].set_visible(False)
-    axes.set(aspect="equal", title="the loss of a slice is the integral of the squared gap")
+    axes.set(aspect="equal", xticks=[], yticks=[], title="directions to slice along")
     axes.margins(0.1)
+    figure.suptitle("The loss of a slice is the integral of the squared gap; the whole is their mean.", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -64,18 +65,21 @@ def losses(runs: Sequence[Run]) -> Figure:
     figure = require_matplotlib()(figsize=(10, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     colours = dict(zip((*PAPER, OURS), COLOURS, strict=False))
+    shared = {run.seed: run.way for run in runs if run.method == PAPER[0]}
     for run in runs:
         label = _NAMES[run.method] if run.seed == runs[0].seed else None
         if run.method == OURS:
             left.axhline(run.end.cramer, color=colours[OURS], lw=1, ls="--", label=label)
             right.axhline(run.end.negative_log_likelihood, color=colours[OURS], lw=1, ls="--", label=label)
         elif run.way:
-            steps, cramer, likelihood = zip(*run.way, strict=True)
+            # The last method begins as the first one, and is drawn from where that ends.
+            first = max((place.step for place in shared.get(run.seed, ())), default=0) if run.method == PAPER[-1] else 0
+            steps, cramer, likelihood = zip(*(place for place in run.way if place.step >= first), strict=True)
             left.plot(steps, cramer, color=colours[run.method], lw=1, alpha=0.8, label=label)
             right.plot(steps, likelihood, color=colours[run.method], lw=1, alpha=0.8, label=label)
     left.set(yscale="log", xlabel="step", title="sliced Cramér loss, mean over all directions")
-    right.set(xlabel="step", title="negative mean log likelihood", ylim=(1.4, 6))
+    right.set(xlabel="step", title="negative mean log likelihood", ylim=(1.4, 6.5))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=9)
+        axes.legend(frameon=False, fontsize=9, loc="upper right")
     return figure
