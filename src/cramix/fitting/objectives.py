@@ -14,9 +14,9 @@ from cramix.fitting.problem import Problem
 from cramix.loss import sliced_cramer_loss
 from cramix.mixture import MultivariateNormalMixture, Tied
 
-# Up to so many points, components with one covariance, and components with one each the term of the target alone, a sum
-# over all pairs, is worth its time: losses are then distances.
-_FEW_POINTS, _FEW_SHARED, _FEW = 1 << 13, 1 << 11, 1 << 8
+# Up to so many points, and so many with a bandwidth, the term of the target alone, a sum over all pairs, is worth its
+# time: losses are then distances.
+_FEW_POINTS, _FEW_SMOOTHED = 1 << 13, 1 << 11
 
 
 class Objective(ABC):
@@ -143,6 +143,5 @@ class Cramer(Objective):
         """Whether to subtract the term of the target alone, which no mixture changes."""
         if not isinstance(self._directions, str):
             return True  # it takes no longer
-        shared = target.covariance_kind.shape[-1] == 1
-        few = _FEW_POINTS if target.only_points else _FEW_SHARED if shared else _FEW
+        few = _FEW_POINTS if target.only_points else _FEW_SMOOTHED if self._kernel is not None else 0
         return self._target is not None and target.n_components <= few

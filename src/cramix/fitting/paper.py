@@ -77,7 +77,7 @@ class PaperDescent(Method):
 def sliced_cramer(problem: Problem, slices: int) -> Cramer:
     """Return the sum of the Cramér losses over slices: a regular polygon in the plane, elsewhere random ones."""
     dim = problem.target.dim
-    directions = torch.ones(1, 1) if dim == 1 else equispaced(slices) if dim == 2 else slices
+    directions = torch.ones(1, 1) if dim == 1 else equispaced(slices, dtype=torch.float64) if dim == 2 else slices
     return Cramer(problem, directions=directions, normalization="sum")
 
 

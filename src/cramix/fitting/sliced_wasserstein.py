@@ -39,7 +39,7 @@ class SlicedWasserstein(Method):
     """
 
     name: ClassVar[str] = "sliced-wasserstein"
-    steps: int = 500
+    steps: int = 300
     slices: int = 2
     learning_rate: LearningRate = 0.02
 
