@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(STAMP)  ## fit the built-in sample, print a table, draw the picture
+demo: $(STAMP)  ## fit the built-in data by every method, print a table, draw the picture
 	$(BIN)/cramix demo --out demo.png
 
 test: $(STAMP)  ## all tests, with the examples in docstrings and pages
@@ -26,8 +26,10 @@ lint: $(STAMP)  ## style, types, layers
 	$(BIN)/lint-imports
 
 bench: $(STAMP)  ## ours and the others in one process; writes the pages in benchmarks/
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/univariate.py
 	$(BIN)/python benchmarks/multivariate.py
+	$(BIN)/python benchmarks/fitting.py
 
 docs: $(STAMP)  ## compute the tables and figures of the pages anew
 	$(BIN)/python docs/precision.py

@@ -115,7 +115,7 @@ def prepare(
 def conclude(problem: Problem, found: Found) -> FitResult:
     """Return what was found in the units of the caller."""
     family, units = problem.family, problem.units
-    collapsed = int(family.narrow(found.means, found.spread).sum())
+    collapsed = int(family.collapsed(found.means, found.spread).sum())
     stretched = family.kind(family.stretched(found.spread, units.scale))
     mixture = MultivariateNormalMixture(
         found.weights, units.centre + units.scale * found.means, stretched, validate_args=False

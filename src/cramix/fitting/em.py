@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -145,6 +145,14 @@ class Outcome(NamedTuple):
     def reason(self) -> str:
         """Say why it stopped."""
         return "the log likelihood gains less than the tolerance" if self.converged else "out of iterations"
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome]) -> Outcome:
+        """Return the fits of several outcomes as those of one, which went as the last one."""
+        return outcomes[-1]._replace(
+            sums=torch.cat([outcome.sums for outcome in outcomes]),
+            log_likelihood=torch.cat([outcome.log_likelihood for outcome in outcomes]),
+        )
 
     def best(self) -> Tensor:
         """Return the sums of the most likely fit, `(1, k, F)`."""

@@ -105,13 +105,13 @@ class Family(ABC):
         """Return the variance of components without any of their own, `(*, k)`: the floor, and rounding if far out."""
         return self.floor + self._rounding * means.square().amax(-1)
 
-    def narrow(self, means: Tensor, spread: Tensor, floors: float = 2.0) -> Tensor:
-        """Return which components have a variance of less than so many floors in some direction, `(*, k)`.
+    def least_variances(self, spread: Tensor) -> Tensor:
+        """Return the least variance of each component in any direction, `(*, k)`, or of all if they share it."""
+        return torch.linalg.eigvalsh(self.kind(spread).matrices(self.dim))[..., 0]
 
-        At two floors they have collapsed.
-        """
-        least = torch.linalg.eigvalsh(self.kind(spread).matrices(self.dim))[..., 0]
-        return least < floors * self.narrowest(means)
+    def collapsed(self, means: Tensor, spread: Tensor) -> Tensor:
+        """Return which components have no variance of their own in some direction, `(*, k)`."""
+        return self.least_variances(spread) < 2 * self.narrowest(means)
 
     def _central(self, sums: Tensor, prior: Prior | None) -> tuple[Tensor, Tensor]:
         """Return means `(*, d)` and central moments `(*, P)`."""

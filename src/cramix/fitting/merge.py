@@ -3,7 +3,8 @@
 Fits run in rounds of some at once, each from more components than asked. Expectation maximisation places them. Then the
 two whose merging costs least become one, with a few steps after it, until as many are left as asked. The surplus finds
 the places that a start has missed, and merging takes from where there are too many. Beside them run fits that begin
-with as many components as asked, which cost little and sometimes end where merging never leads. When the best optimum
+with as many components as asked, half of them from clusters, which cost little and sometimes end where merging never
+leads. When the best optimum
 has been found twice no further round is needed, and it is polished.
 
 The likelihood decides between fits as long as it can: it has no bound where a component collapses onto a few samples.
@@ -24,15 +25,16 @@ from torch import Tensor
 from cramix.checks import check_integer
 from cramix.distance.sliced import sliced_cramer_squared
 from cramix.fitting.em import Data, Outcome, maximize
+from cramix.fitting.families import Family
 from cramix.fitting.merging import PLACING, merging, priors
 from cramix.fitting.problem import Found, Method, Problem
-from cramix.fitting.starts import STARTS, sums_of
+from cramix.fitting.starts import STARTS, regrouped, sums_of
 from cramix.mixture import MultivariateNormalMixture
 
 # Steps of expectation maximisation before fits are compared.
 _CHOOSING = 30
-# Variances of components that may be about to collapse, in floors.
-_NARROW = 100.0
+# The variance of a component that may be about to collapse, in the data's variances; a larger floor keeps it from that.
+_NARROW = 1e-4
 # In units of the data's deviations.
 _FAR = 50.0
 # Fits of either sort in a round.
@@ -73,8 +75,8 @@ class MergeDown(Method):
         fits = self._search(problem, data.like(some, self._dtype(problem)))
         some_data = data if some is None else data.like(some)
         outcome = self._polished(problem, some_data, fits.best())
-        if data.spread is None and bool(problem.family.narrow(*problem.family.parameters(outcome.sums)[1:]).any()):
-            outcome = self._polished(problem, some_data, _sound(some_data, fits))
+        if data.spread is None and _has_collapsed(problem.family, outcome.sums):
+            outcome = self._polished(problem, some_data, _best_sound(some_data, fits))
         if some is not None:
             outcome = self._polished(problem, data, outcome.sums)
         parameters = problem.family.parameters(outcome.sums.squeeze(0))
@@ -102,15 +104,15 @@ class MergeDown(Method):
             found.append(maximize(data, sums_of(problem, problem.start), PLACING + _CHOOSING))
         for begun in range(0, self.starts, _AT_ONCE):
             found.append(self._round(problem, data, min(self.starts - begun, _AT_ONCE)))
-            likelihoods = torch.cat([outcome.log_likelihood for outcome in found])
-            problem.note_likelihood("choosing", problem.n_components, likelihoods.max().item())
-            if problem.n_components == 1 or _twice(likelihoods):
+            fits = Outcome.of(found)
+            problem.note_likelihood("choosing", problem.n_components, fits.log_likelihood.max().item())
+            if problem.n_components == 1 or _twice(fits.log_likelihood[_sound(data, fits)]):
                 break
         # Through the parameters, because float32 sums may be of no covariance to the last digit of float64.
-        weights, means, spread = data.family.parameters(torch.cat([outcome.sums for outcome in found]))
+        weights, means, spread = data.family.parameters(fits.sums)
         covariances = data.family.kind(spread).matrices(data.family.dim)
         sums = problem.family.sums(weights, means, covariances.expand(*means.shape, -1))
-        return found[-1]._replace(sums=sums, log_likelihood=likelihoods)
+        return fits._replace(sums=sums)
 
     def _round(self, problem: Problem, data: Data, batch: int) -> Outcome:
         """Run some fits with more components and some without."""
@@ -124,8 +126,10 @@ class MergeDown(Method):
             problem.note_likelihood("merging", components, outcome.log_likelihood.max().item())
             if components == k:
                 break
-        plain = maximize(data, _starts(problem, data, k, batch), PLACING, prior=prior)
-        return maximize(data, torch.cat((outcome.sums, plain.sums)), _CHOOSING, _SAME / 100)
+        plain = _starts(problem, data, k, batch)
+        plain = torch.cat((plain[: batch // 2], regrouped(data, plain[batch // 2 :])))
+        plain = maximize(data, plain, PLACING, prior=prior).sums
+        return maximize(data, torch.cat((outcome.sums, plain)), _CHOOSING, _SAME / 100)
 
 
 def _starts(problem: Problem, data: Data, k: int, batch: int) -> Tensor:
@@ -138,9 +142,20 @@ def _twice(likelihoods: Tensor) -> bool:
     return len(likelihoods) > 1 and bool(likelihoods.topk(2).values.diff().abs() < _SAME)
 
 
+def _has_collapsed(family: Family, sums: Tensor) -> bool:
+    _, means, spread = family.parameters(sums)
+    return family.floor < _NARROW and bool(family.collapsed(means, spread).any())
+
+
 def _sound(data: Data, fits: Outcome) -> Tensor:
-    """Return the most likely fit without a narrow component, `(1, k, F)`; the nearest one if all have some."""
-    sound = ~data.family.narrow(*data.family.parameters(fits.sums)[1:], _NARROW).any(-1)
+    """Return which fits have no component that may be about to collapse, `(B,)`."""
+    _, _, spread = data.family.parameters(fits.sums)
+    return (data.family.least_variances(spread) > _NARROW).all(-1)
+
+
+def _best_sound(data: Data, fits: Outcome) -> Tensor:
+    """Return the most likely sound fit, `(1, k, F)`; the nearest one if none is."""
+    sound = _sound(data, fits)
     if bool(sound.any()):
         return fits._replace(sums=fits.sums[sound], log_likelihood=fits.log_likelihood[sound]).best()
     return _nearest(data, fits.sums)

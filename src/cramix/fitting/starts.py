@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from sklearn.cluster import KMeans
 
 
+# Rounds of k-means: clusters need not have settled for a start.
+_ROUNDS = 8
+
+
 def draw_starts(problem: Problem, default: str, data: Data, k: int, batch: int) -> Tensor:
     """Return the starts that the problem asks for, the default if none: sums of features `(batch, k, F)`."""
     start = default if problem.start is None else problem.start
@@ -106,6 +110,17 @@ def sklearn_kmeans() -> type[KMeans]:
     except ImportError:
         raise ImportError("k-means needs scikit-learn. Use: pip install 'cramix[sklearn]'") from None
     return KMeans
+
+
+def regrouped(data: Data, sums: Tensor) -> Tensor:
+    """Return starts `(B, k, F)` whose components are the clusters of samples around the means, after a few rounds."""
+    for _ in range(_ROUNDS):
+        centres = sums[..., 1 : 1 + data.family.dim] / sums[..., :1]
+        distances = centres.square().sum(-1, keepdim=True) - 2 * centres @ data.x.T  # less what is the same for all
+        shares = one_hot(distances.argmin(-2), sums.shape[-2]).mT.to(data.x.dtype)
+        # A cluster without samples stays a component of its shape, of little weight.
+        sums = torch.where(shares.any(-1, keepdim=True), data.sums(shares), sums / len(data))
+    return sums
 
 
 def start_covariance(data: Data, k: int) -> Tensor:
