@@ -231,6 +231,16 @@ def test_one_sample_of_all_the_weight(name: str, method: str) -> None:
     torch.testing.assert_close(found.mean, x[0], rtol=1e-6, atol=1e-6)
 
 
+def test_a_part_of_data_in_a_pattern_is_like_the_whole() -> None:
+    """Two clusters take turns, and every other sample is drawn."""
+    n = 2000
+    x = torch.stack([torch.arange(n, dtype=D) % 2, torch.arange(n, dtype=D)], -1)
+    data = Data(FAMILIES["full"](2, 1e-6), x, torch.ones(n, dtype=D))
+    drawn = x[data.resample(n // 2, torch.Generator().manual_seed(0))]
+    assert abs(drawn[:, 0].mean() - 0.5) < 0.1  # six standard errors
+    torch.testing.assert_close(drawn[:, 1], torch.arange(0, n, 2, dtype=D) + 0.5, rtol=0, atol=1)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_more_clusters_than_places(name: str) -> None:
     x = blobs(5, seed=18).repeat(20, 1)
