@@ -11,11 +11,12 @@ from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from cramix import Diagonal, Full, Spherical, Tied, fit
-from cramix.fitting import MergeDown
+from cramix import ConvergenceWarning, Diagonal, Full, MultivariateNormalMixture, Spherical, Tied, fit
+from cramix.fitting import METHODS, MergeDown
 from cramix.fitting.em import Data, maximize
 from cramix.fitting.families import FAMILIES, Family
 from cramix.fitting.merging import merge_cheapest
+from cramix.fitting.starts import clustered, regrouped
 
 D = torch.float64
 KINDS = {"full": Full, "tied": Tied, "diag": Diagonal, "spherical": Spherical}
@@ -239,6 +240,33 @@ def test_a_part_of_data_in_a_pattern_is_like_the_whole() -> None:
     drawn = x[data.resample(n // 2, torch.Generator().manual_seed(0))]
     assert abs(drawn[:, 0].mean() - 0.5) < 0.1  # six standard errors
     torch.testing.assert_close(drawn[:, 1], torch.arange(0, n, 2, dtype=D) + 0.5, rtol=0, atol=1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_start_may_have_a_component_without_weight(method: str) -> None:
+    x = blobs(40, seed=19)
+    start = MultivariateNormalMixture(torch.tensor([0.5, 0.5, 0.0]), x[:3].float(), Spherical(torch.ones(3)))
+    settings = {"steps": 3} if "steps" in METHODS[method].__dataclass_fields__ else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # after so few steps
+        generator = torch.Generator().manual_seed(12)
+        found = fit(x, 3, method=METHODS[method](**settings), start=start, generator=generator).mixture
+    assert found.log_prob(x).isfinite().all()
+    assert found.weights.sum().item() == pytest.approx(1)
+
+
+def test_a_cluster_without_weight_is_a_component_of_all() -> None:
+    x = blobs(4, seed=20)
+    data = Data(FAMILIES["full"](2, 1e-6), x, torch.tensor([1, 1, 1, 0], dtype=D))
+    sums = clustered(data, np.array([[0, 0, 1, 2]]), 3)
+    weights, means, _ = data.family.parameters(sums.squeeze(0))
+    torch.testing.assert_close(means[2], x[:3].mean(0))
+    torch.testing.assert_close(weights, torch.tensor([8, 4, 3], dtype=D) / 15)
+    start = data.family.sums(
+        torch.full((1, 4), 0.25, dtype=D), x.unsqueeze(0), torch.eye(2, dtype=D).expand(1, 4, 2, 2)
+    )
+    _, means, _ = data.family.parameters(regrouped(data, start).squeeze(0))
+    torch.testing.assert_close(means, x)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

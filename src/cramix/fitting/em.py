@@ -16,7 +16,7 @@ _BLOCK = 1 << 20
 # Up to this many features are kept; more are made anew for each block of samples.
 _KEPT = 1 << 24
 # A component without data keeps this much weight, and its place.
-_LEAST = 1e-12
+LEAST = 1e-12
 # Shares below exp(this) are no longer told apart: processors are slow at numbers that underflow.
 _FAINTEST = -80.0
 
@@ -85,8 +85,8 @@ class Data:
     def step(self, sums: Tensor, prior: Prior | None = None) -> tuple[Tensor, Tensor]:
         """Return the sums `(B, k, F)` after one step, and the mean log likelihood before it, `(B,)`."""
         new, likelihood = self.expect(self.family.coefficients(*self.family.parameters(sums, prior)))
-        empty = new[..., :1] < _LEAST
-        return torch.where(empty, _LEAST / sums[..., :1] * sums, new), likelihood
+        empty = new[..., :1] < LEAST
+        return torch.where(empty, LEAST / sums[..., :1] * sums, new), likelihood
 
     def expect(self, coefficients: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sums of features over the samples by responsibilities, and the mean log likelihood, `(B,)`.

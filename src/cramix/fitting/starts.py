@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from cramix.fitting.em import Data
+from cramix.fitting.em import LEAST, Data
 from cramix.fitting.problem import Problem
 from cramix.mixture import MultivariateNormalMixture
 
@@ -35,7 +35,8 @@ def sums_of(problem: Problem, mixture: MultivariateNormalMixture) -> Tensor:
     """Return the sums of features of a mixture, `(1, k, F)`."""
     scale = problem.units.scale
     covariances = mixture.covariances.double() / scale / scale.unsqueeze(-1)
-    return problem.family.sums(mixture.weights.double(), problem.units.of(mixture.means), covariances).unsqueeze(0)
+    weights = mixture.weights.double().clamp_min(LEAST)
+    return problem.family.sums(weights, problem.units.of(mixture.means), covariances).unsqueeze(0)
 
 
 def _random_from_data(data: Data, k: int, batch: int, generator: torch.Generator | None) -> Tensor:
@@ -99,8 +100,8 @@ def _kmeans(data: Data, k: int, batch: int, generator: torch.Generator | None) -
 def clustered(data: Data, labels: np.ndarray, k: int) -> Tensor:
     """Return the sums of features of samples in clusters by numbers, `(B, n)`."""
     shares = one_hot(torch.tensor(labels, device=data.x.device).long(), k).mT.to(data.x.dtype)
-    # With fewer places than clusters some are empty, and get one sample's worth of all.
-    return data.sums(torch.where(shares.any(-1, keepdim=True), shares, 1 / len(data)))
+    # With fewer places than clusters some are empty, or of no weight, and get one sample's worth of all.
+    return data.sums(torch.where((shares @ data.weights).unsqueeze(-1) > 0, shares, 1 / len(data)))
 
 
 def sklearn_kmeans() -> type[KMeans]:
@@ -118,8 +119,9 @@ def regrouped(data: Data, sums: Tensor) -> Tensor:
         centres = sums[..., 1 : 1 + data.family.dim] / sums[..., :1]
         distances = centres.square().sum(-1, keepdim=True) - 2 * centres @ data.x.T  # less what is the same for all
         shares = one_hot(distances.argmin(-2), sums.shape[-2]).mT.to(data.x.dtype)
-        # A cluster without samples stays a component of its shape, of little weight.
-        sums = torch.where(shares.any(-1, keepdim=True), data.sums(shares), sums / len(data))
+        found = data.sums(shares)
+        # A cluster without samples that have a weight stays a component of its shape, of little weight.
+        sums = torch.where(found[..., :1] > 0, found, sums / len(data))
     return sums
 
 

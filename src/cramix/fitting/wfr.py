@@ -27,12 +27,13 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_integer, check_number
+from cramix.fitting.em import LEAST
 from cramix.fitting.families import Family
 from cramix.fitting.problem import Found, Method, Problem
 from cramix.fitting.starts import draw_starts
 
-# The longest step of a covariance, the least mass of a particle, and entries in a history, about.
-_LONGEST, _LEAST, _ENTRIES = 0.5, 1e-12, 200
+# The longest step of a covariance, and entries in a history, about.
+_LONGEST, _ENTRIES = 0.5, 200
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,8 @@ class Particles(NamedTuple):
         """Return the particles after a step along the flow, by sums of features by responsibilities, `(k, F)`."""
         mass = sums[:, 0]
         alone = family.sums(self.weights, self.means, self._matrices(family))
-        found, centres, spread = family.parameters(torch.where(mass.unsqueeze(-1) > _LEAST, sums, alone))
-        weights = (self.weights + step * (mass - self.weights)).clamp_min(_LEAST)
+        found, centres, spread = family.parameters(torch.where(mass.unsqueeze(-1) > LEAST, sums, alone))
+        weights = (self.weights + step * (mass - self.weights)).clamp_min(LEAST)
         share = (step * mass / self.weights).clamp_max(1)
         offset = centres - self.means
         means = self.means + share.unsqueeze(-1) * offset
