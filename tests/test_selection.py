@@ -79,6 +79,20 @@ def test_weights_are_repetitions_for_the_fits() -> None:
     assert weighted.log_likelihood == pytest.approx(repeated.log_likelihood, abs=1e-6)
 
 
+def test_samples_without_weight_are_in_no_fold() -> None:
+    """Else a fold may have none that counts, and too few may be left to fit."""
+    x, weights = blobs(60, 2), torch.zeros(60, dtype=D)
+    weights[:8] = 1
+    with_others, alone = (
+        select(y, [1, 2], weights=w, generator=torch.Generator().manual_seed(9)).held_out
+        for y, w in ((x, weights), (x[:8], None))
+    )
+    assert with_others.keys() == alone.keys()
+    assert all(np.isfinite([score.mean, score.error]).all() for score in with_others.values())
+    with pytest.raises(ValueError, match="folds must be 0, or 2 and more with 5 samples left to fit; got 2 of 8"):
+        select(x, [5], weights=weights, folds=2)
+
+
 def test_same_seed_same_choice_and_progress_is_shown() -> None:
     steps: list[Step] = []
     x = blobs(150, 2)

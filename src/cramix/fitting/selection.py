@@ -74,7 +74,8 @@ def select(
     """Fit mixtures with several numbers of components, to choose one by BIC or by its score on held-out samples.
 
     Fits with more components than any that is asked for are merged downwards, so that all of them cost little more
-    than one. The held-out score does the same once a fold.
+    than one. The held-out score does the same once a fold. Nothing is warned of: what is wrong with a fit, as where
+    there are too many components, is in its `warnings`.
 
     Args:
         x: samples `(n, d)` or `(n,)`.
@@ -126,7 +127,7 @@ def _path(problem: Problem, data: Data, wanted: list[int]) -> Iterator[tuple[int
 
 def _held_out(problem: Problem, wanted: list[int], folds: int) -> dict[int, Score]:
     """Score each number of components on each fold with fits to the others."""
-    data, device = problem.data, problem.data.x.device
+    data, device = _weighted(problem.data), problem.data.x.device
     order = torch.randperm(len(data), generator=problem.generator, device=device if problem.generator else None)
     fold = order.to(device) % folds
     scores: dict[int, list[float]] = {k: [] for k in wanted}
@@ -136,6 +137,11 @@ def _held_out(problem: Problem, wanted: list[int], folds: int) -> dict[int, Scor
             best = maximize(rest, sums, _SCORING).best()
             scores[k].append(out.step(best)[1].item() - problem.units.log_volume)
     return {k: Score(*_mean_and_error(values)) for k, values in scores.items()}
+
+
+def _weighted(data: Data) -> Data:
+    """Return the samples that have a weight: a fold of others would have no score."""
+    return _part(data, data.weights > 0)
 
 
 def _part(data: Data, mask: Tensor) -> Data:
@@ -161,6 +167,6 @@ def _check_folds(folds: int, most: int, problem: Problem) -> None:
     check_integer("folds", folds, 0)
     if not problem.target.only_points:
         raise ValueError("x must be samples; got a mixture. See compress.")
-    n = len(problem.data)
+    n = len(_weighted(problem.data))
     if folds == 1 or (folds and n - -(-n // folds) < most):
         raise ValueError(f"folds must be 0, or 2 and more with {most} samples left to fit; got {folds} of {n}. Use 0.")
