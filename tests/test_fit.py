@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from cramix import ConvergenceWarning, Diagonal, Full, MultivariateNormalMixture, Spherical, Tied, fit
-from cramix.fitting import METHODS, MergeDown
+from cramix.fitting import METHODS, ExpectationMaximization, MergeDown
 from cramix.fitting.em import Data, maximize
 from cramix.fitting.families import FAMILIES, Family
 from cramix.fitting.merging import merge_cheapest
@@ -174,6 +175,23 @@ def test_same_seed_same_fit_and_float32_stays() -> None:
     assert a.log_likelihood == b.log_likelihood
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_few_digits_are_those_of_the_data_only(dtype: torch.dtype) -> None:
+    """1/3000 is far from itself in these dtypes; means and likelihoods do not notice."""
+    x = (blobs(3000, seed=21) + 5).to(dtype)
+    few, many = (fit(y, 1, generator=torch.Generator().manual_seed(0)) for y in (x, x.to(D)))
+    assert few.mixture.means.dtype == dtype
+    assert few.log_likelihood == pytest.approx(many.log_likelihood, rel=1e-12)
+    torch.testing.assert_close(few.mixture.means, many.mixture.means.to(dtype), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float16, 1e3), (torch.float32, 1e25), (torch.float32, 1e-30)])
+def test_variances_beyond_a_dtype_are_refused(dtype: torch.dtype, scale: float) -> None:
+    x = (scale * blobs(60, seed=22)).to(dtype)
+    with pytest.raises(ValueError, match=f"target must have variances in the range of {dtype}; got a standard deviat"):
+        fit(x, 2, generator=torch.Generator().manual_seed(0))
+
+
 def test_a_constant_column_has_the_floor_as_its_variance() -> None:
     x = torch.stack([torch.randn(1500, generator=torch.Generator().manual_seed(6)), torch.ones(1500)], -1)
     with pytest.warns(UserWarning, match="collapsed"):
@@ -294,7 +312,10 @@ def test_more_clusters_than_places(name: str) -> None:
         ({"covariances": "round"}, "covariances must be one of full, tied, diag, spherical; got 'round'"),
         ({"weights": torch.tensor([1.0, -1.0, 1.0, 1.0])}, "weights must be >= 0"),
         ({"method": lambda: MergeDown(starts=0)}, "starts must be an integer >= 1"),
-        ({"floor": 0.0}, "floor must be > 0"),
+        ({"method": lambda: MergeDown(tolerance=-1.0)}, r"tolerance must be a number >= 0; got -1\.0"),
+        ({"method": lambda: ExpectationMaximization(tolerance=math.nan)}, "tolerance must be a number >= 0; got nan"),
+        ({"target": np.eye(4)}, r"target must be samples or a mixture; got ndarray\. Use torch\.as_tensor"),
+        ({"floor": 0.0}, "floor must be a number > 0"),
     ],
 )
 def test_bad_input(change: dict, match: str) -> None:

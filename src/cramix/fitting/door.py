@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from cramix.checks import check_floating, check_integer
+from cramix.checks import check_floating, check_integer, check_number
 from cramix.fitting.families import FAMILIES
 from cramix.fitting.methods import METHODS
 from cramix.fitting.problem import Found, History, Method, Problem
@@ -123,7 +122,7 @@ def conclude(problem: Problem, found: Found) -> FitResult:
     likelihood = problem.log_likelihood(mixture) if problem.target.only_points else None
     history = problem.history
     return FitResult(
-        mixture.to(problem.target.means.dtype),
+        _in_dtype(mixture, problem.target.means.dtype),
         likelihood,
         found.converged,
         found.reason,
@@ -134,6 +133,18 @@ def conclude(problem: Problem, found: Found) -> FitResult:
         problem.target.n_components if problem.target.only_points else None,
         tuple(_warnings(problem, found, collapsed)),
     )
+
+
+def _in_dtype(mixture: MultivariateNormalMixture, dtype: torch.dtype) -> MultivariateNormalMixture:
+    """Return a mixture of positive variances in a dtype, if that can hold them."""
+    found = mixture.to(dtype)
+    variances = found.covariance_kind.matrices(found.dim).diagonal(dim1=-2, dim2=-1)
+    if not bool(((variances > 0) & variances.isfinite()).all()):
+        raise ValueError(
+            f"target must have variances in the range of {dtype}; got a standard deviation of "
+            f"{mixture.variance.sqrt().min().item():.3g}. Use float64, or rescale it."
+        )
+    return found
 
 
 def _warnings(problem: Problem, found: Found, collapsed: int) -> Iterator[str]:
@@ -163,7 +174,10 @@ def _as_mixture(
     if isinstance(target, NormalMixture):
         target = in_coordinates(target)
     if not isinstance(target, MultivariateNormalMixture):
-        raise ValueError(f"target must be samples or a mixture; got {type(target).__name__}. See from_torch.")
+        raise ValueError(
+            f"target must be samples or a mixture; got {type(target).__name__}. Use torch.as_tensor, or from_torch of "
+            "a mixture."
+        )
     if target.batch_shape:
         raise ValueError(f"target must be one mixture; got a batch {tuple(target.batch_shape)}. Fit one at a time.")
     kind = target.covariance_kind.like(target.covariance_kind.values.detach())
@@ -195,8 +209,7 @@ def _check(
     if n_components > count:
         what = "samples" if target.only_points else "components of the target"
         raise ValueError(f"n_components must be at most the {count} {what}; got {n_components}. Ask for fewer.")
-    if not isinstance(floor, int | float) or not 0 < floor < math.inf:
-        raise ValueError(f"floor must be > 0; got {floor!r}. The default is 1e-6.")
+    check_number("floor", floor, positive=True)
     if isinstance(start, MultivariateNormalMixture):
         if start.batch_shape or start.n_components != n_components or start.dim != target.dim:
             raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cramix.checks import check_integer
+from cramix.checks import check_integer, check_number
 from cramix.fitting.em import maximize
 from cramix.fitting.problem import Found, Method, Problem
 from cramix.fitting.starts import draw_starts
@@ -29,6 +29,7 @@ class ExpectationMaximization(Method):
     def __post_init__(self) -> None:
         check_integer("starts", self.starts, 1)
         check_integer("max_iterations", self.max_iterations, 1)
+        check_number("tolerance", self.tolerance)
 
     def run(self, problem: Problem) -> Found:
         """Solve the problem."""

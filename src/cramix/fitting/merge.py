@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from cramix.checks import check_integer
+from cramix.checks import check_integer, check_number
 from cramix.distance.sliced import sliced_cramer_squared
 from cramix.fitting.em import Data, Outcome, maximize
 from cramix.fitting.families import Family
@@ -67,6 +67,7 @@ class MergeDown(Method):
         check_integer("surplus", self.surplus or 0, 0)
         check_integer("rows", self.rows, 1)
         check_integer("max_iterations", self.max_iterations, 1)
+        check_number("tolerance", self.tolerance)
 
     def run(self, problem: Problem) -> Found:
         """Solve the problem."""

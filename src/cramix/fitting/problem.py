@@ -91,7 +91,7 @@ class Problem:
 
     def log_likelihood(self, mixture: MultivariateNormalMixture) -> float:
         """Return the mean log likelihood of samples, in the units of the caller."""
-        return sum((w.double() @ mixture.log_prob(x.double())).item() for w, x in _blocks(self.target))
+        return sum((w @ mixture.log_prob(x.double())).item() for w, x in _blocks(self.target))
 
     def note_likelihood(self, name: str, components: int, log_likelihood: float) -> None:
         """Note a step of which the mean log likelihood in the units is known."""
@@ -143,12 +143,12 @@ def standard_units(target: MultivariateNormalMixture, family: type[Family]) -> U
 
 def moments(target: MultivariateNormalMixture) -> tuple[Tensor, Tensor]:
     """Return mean and variances `(d,)` in float64, without a copy of the whole in it."""
-    centre = torch.stack([w.double() @ x.double() for w, x in _blocks(target)]).sum(0)
-    between = torch.stack([w.double() @ (x.double() - centre).square() for w, x in _blocks(target)]).sum(0)
+    centre = torch.stack([w @ x.double() for w, x in _blocks(target)]).sum(0)
+    between = torch.stack([w @ (x.double() - centre).square() for w, x in _blocks(target)]).sum(0)
     if target.only_points:
         return centre, between
     own = target.covariances.diagonal(dim1=-2, dim2=-1).double()
-    return centre, between + target.weights.double() @ own
+    return centre, between + target.weights.double() @ own / target.weights.sum(dtype=torch.float64)
 
 
 def _of_middle(target: MultivariateNormalMixture) -> tuple[Tensor, Tensor]:
@@ -164,4 +164,7 @@ def _of_middle(target: MultivariateNormalMixture) -> tuple[Tensor, Tensor]:
 
 
 def _blocks(target: MultivariateNormalMixture) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(target.weights.split(ROWS), target.means.split(ROWS), strict=True)
+    """Weights in float64, which sum to one there too, and means, some at a time."""
+    total = target.weights.sum(dtype=torch.float64)
+    for weights, means in zip(target.weights.split(ROWS), target.means.split(ROWS), strict=True):
+        yield weights.double() / total, means
