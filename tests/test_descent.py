@@ -503,6 +503,14 @@ def test_steps_too_long_for_float64_do_no_harm() -> None:
     assert result.mixture.covariances.isfinite().all()
 
 
+def test_the_last_place_is_in_the_history_once() -> None:
+    """The search ends where no step gains, which shows only after the place has been seen."""
+    x = samples(truth("full", 2), 60)
+    result = fit(x, 3, method=GradientDescent("nll", steps=200, tolerance=0), generator=generator(29))
+    assert result.iterations < 200
+    assert len(result.history) == result.iterations + 1
+
+
 def test_the_history_is_short_and_ends_at_the_result() -> None:
     x = samples(truth("full", 2), 60)
     seen = []

@@ -247,7 +247,7 @@ def test_starts_from_what_is_there() -> None:
     theirs = GaussianMixture(3, random_state=0).fit(x)
     for start in (best, best.mixture_, best.mixture_.to(torch.float32), theirs):
         model = CramerMixture(3, init_params=start).fit(x)
-        assert [step.name for step in model.history_] == ["expectation maximisation"]
+        assert {step.name for step in model.history_} == {"expectation maximisation"}
         # Nothing is drawn, so components keep their places.
         means = start.means_ if hasattr(start, "means_") else start.means
         np.testing.assert_allclose(model.means_, means, atol=0.1)
@@ -269,8 +269,8 @@ def test_a_warm_start_goes_on() -> None:
     assert bounds == sorted(bounds)
     assert bounds[-1] == pytest.approx(whole.lower_bound_, abs=1e-5)
     default = CramerMixture(3, warm_start=True, random_state=0).fit(x)
-    assert [step.name for step in default.fit(x).history_] == ["expectation maximisation"]
-    assert len(default.set_params(warm_start=False).fit(x).history_) > 3
+    assert {step.name for step in default.fit(x).history_} == {"expectation maximisation"}
+    assert len({step.name for step in default.set_params(warm_start=False).fit(x).history_}) > 1
 
 
 def test_settings_reach_the_method() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 
@@ -197,6 +198,16 @@ def test_a_constant_column_has_the_floor_as_its_variance() -> None:
     with pytest.warns(UserWarning, match="collapsed"):
         result = fit(x, 2, method=MergeDown(tolerance=1e-5), generator=torch.Generator().manual_seed(7))
     torch.testing.assert_close(result.mixture.covariances[:, 1, 1], torch.full((2,), 1e-6))
+
+
+def test_every_step_of_expectation_maximisation_is_shown() -> None:
+    seen = []
+    method = ExpectationMaximization(starts=3)
+    generator = torch.Generator().manual_seed(13)
+    result = fit(blobs(seed=23), 3, method=method, start="random", generator=generator, progress=seen.append)
+    assert len(seen) == result.iterations > 5
+    assert all(b.loss <= a.loss + 1e-12 for a, b in itertools.pairwise(seen))
+    assert seen[-1].loss == pytest.approx(-result.log_likelihood, abs=1e-5)
 
 
 def test_a_fit_keeps_no_graph() -> None:

@@ -341,6 +341,13 @@ def test_the_likelihood_rises_along_the_flow() -> None:
         assert all(b <= a + 1e-7 for a, b in itertools.pairwise(losses))
 
 
+def test_a_flow_out_of_iterations_shows_its_last_one() -> None:
+    method = WassersteinFisherRao(tolerance=0, step=1e-3, max_iterations=203)
+    with pytest.warns(UserWarning, match="out of iterations"):
+        result = fit(samples(60, seed=23), 3, method=method, generator=generator(24))
+    assert len(result.history) == 102  # every other one, and the last
+
+
 def test_known_scales_stay_and_far_particles_die() -> None:
     x = samples(150, seed=25)
     away = torch.cat([truth().means, torch.full((1, 2), 60.0, dtype=D)])

@@ -124,10 +124,12 @@ def centred_units(target: MultivariateNormalMixture) -> Units:
 
 def follow(problem: Problem, descents: Iterator[tuple[str, Descent]], steps: int) -> Descent:
     """Go all the way down, note some of its many steps, and return the last place."""
-    every = -(-steps // _ENTRIES)
+    every, noted = -(-steps // _ENTRIES), None
     for name, place in descents:
-        if place.step % every == 0 or place.reason is not None:
+        # The last place comes again if only the search for another one shows that it is.
+        if noted != (name, place.step) and (place.step % every == 0 or place.reason is not None):
             problem.history.add(name, problem.n_components, place.loss)
+            noted = name, place.step
     return place
 
 

@@ -33,9 +33,11 @@ class ExpectationMaximization(Method):
 
     def run(self, problem: Problem) -> Found:
         """Solve the problem."""
+
+        def watch(log_likelihood: float) -> None:
+            problem.note_likelihood("expectation maximisation", problem.n_components, log_likelihood)
+
         sums = draw_starts(problem, "kmeans", problem.data, problem.n_components, self.starts)
-        outcome = maximize(problem.data, sums, self.max_iterations, self.tolerance)
-        best = outcome.log_likelihood.argmax()
-        problem.note_likelihood("expectation maximisation", problem.n_components, outcome.log_likelihood[best].item())
-        parameters = problem.family.parameters(outcome.sums[best])
+        outcome = maximize(problem.data, sums, self.max_iterations, self.tolerance, watch=watch)
+        parameters = problem.family.parameters(outcome.best().squeeze(0))
         return Found(*parameters, outcome.converged, outcome.reason, outcome.iterations)

@@ -16,7 +16,9 @@ class Step:
     Args:
         name: the stage.
         components: how many there are.
-        loss: what the stage makes small: the negative mean log likelihood, or the Cramér loss, in the data's units.
+        loss: what the stage makes small. The negative mean log likelihood is in the data's units; of a mixture as the
+            target it is a bound. A Cramér or a Wasserstein loss is in the units of the fit, see `Method.units`, and
+            where the target is large without the term of the target alone, which is the same for all mixtures.
         seconds: since the fit began.
     """
 

@@ -76,9 +76,10 @@ class WassersteinFisherRao(Method):
                 sums, likelihood = data.expect(family.coefficients(*particles).unsqueeze(0))
                 following = particles.moved(family, sums.squeeze(0), self.step, self.scale is None)
             except torch.linalg.LinAlgError:
+                problem.note_likelihood("gradient flow", k, last)
                 return Found(*particles, False, "a covariance became singular", iteration)
             arrived = likelihood.item() - last < self.tolerance
-            if iteration % every == 0 or arrived:
+            if iteration % every == 0 or arrived or iteration == self.max_iterations:
                 problem.note_likelihood("gradient flow", k, likelihood.item())
             if arrived:
                 return Found(*particles, True, "the log likelihood gains less than the tolerance", iteration)
