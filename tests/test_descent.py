@@ -493,6 +493,24 @@ def test_a_start_without_a_loss_is_returned() -> None:
         assert torch.equal(only.free.means, start.means)
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_an_outlier_does_not_keep_a_descent_from_its_start(name: str) -> None:
+    """It makes the start so wide that covariances in its units have no inverse."""
+    x = torch.cat([samples(truth("full", 2), 50), torch.full((1, 2), 1e6, dtype=torch.float64)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its component may have collapsed
+        result = fit(x, 3, method=GradientDescent("nll", steps=50), covariances=name, generator=generator(30))
+    assert result.iterations > 5
+    assert result.history[-1].loss < result.history[0].loss - 1
+
+
+def test_a_loss_that_is_not_finite_has_its_own_cure() -> None:
+    x = samples(truth("full", 2), 50)
+    method = GradientDescent("nll", "adam", learning_rate=1e3, steps=20)
+    with pytest.warns(UserWarning, match=r"was not finite\. Drop outliers, or take shorter steps\."):
+        fit(x, 3, method=method, generator=generator(31))
+
+
 def test_steps_too_long_for_float64_do_no_harm() -> None:
     x = samples(truth("full", 2), 50)
     method = GradientDescent("nll", "adam", learning_rate=1e3, steps=20, tolerance=0)

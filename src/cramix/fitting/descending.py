@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from cramix.fitting.free import Chart, Free
+from cramix.fitting.free import WIDEST, Chart, Free
 from cramix.fitting.objectives import Objective
 from cramix.fitting.optimizers import Rates, first_order
 from cramix.fitting.quasi_newton import minimize
@@ -20,8 +20,6 @@ from cramix.mixture import MultivariateNormalMixture
 _STEPS_BACK = 5
 # First-order steps of which the mean loss counts, and how the rates fall where it gains nothing: so much, so often.
 _WINDOW, _FALL, _FALLS = 50, 0.25, 3
-# Variances in units of the floor from which on covariances have no inverse in float64.
-_WIDEST = 1e14
 
 
 class Descent(NamedTuple):
@@ -145,7 +143,7 @@ def _evaluate(chart: Chart, objective: Objective, free: Free) -> tuple[float, tu
     with torch.enable_grad():
         leaves = Free(*(x.detach().requires_grad_() for x in free))
         weights, means, spread = chart.parameters(leaves)
-        valid = [weights.isfinite().all(), means.isfinite().all(), spread.abs().amax() <= _WIDEST * chart.family.floor]
+        valid = [weights.isfinite().all(), means.isfinite().all(), spread.abs().amax() <= WIDEST * chart.family.floor]
         if not all(map(bool, valid)):
             return nothing
         try:

@@ -46,7 +46,8 @@ def fit(
         weights: of the samples, `(n,)`, of any positive sum.
         start: "kmeans", "k-means++", "random", "random_from_data", or a mixture of k components; the method's own
             choice if None.
-        floor: added to every variance, as a part of the variance of the target.
+        floor: added to every variance, as a part of the variance of the target; as it is where a method keeps the
+            data's units, as those of the paper and `GradientDescent(scaling="none")`.
         generator: for all that is random.
         progress: called with every step of the history as it comes.
 
@@ -154,7 +155,9 @@ def _warnings(problem: Problem, found: Found, collapsed: int) -> Iterator[str]:
             "of the variance. Ask for fewer components, or raise the floor."
         )
     if not found.converged:
-        yield f"The fit stopped after {found.iterations} iterations: {found.reason}. Allow more, or a larger tolerance."
+        more, other = "Allow more, or a larger tolerance", "Drop outliers, or take shorter steps"
+        cure = more if found.reason.startswith("out of") else other
+        yield f"The fit stopped after {found.iterations} iterations: {found.reason}. {cure}."
 
 
 def _as_mixture(

@@ -13,6 +13,8 @@ from cramix.parameters import CHOLESKY, GRAM, LOG_POSITIVE, WEIGHTS, Map
 
 # A weight of 0 has no logit, and a variance as small as the floor no logarithm beyond it: these parts are the least.
 _LEAST_WEIGHT, _LEAST_OF_FLOOR = 1e-9, 1e-2
+# Variances in units of the floor from which on covariances have no inverse in float64.
+WIDEST = 1e14
 
 # From free tensors to what is added to the floor: for matrices, and for variances along the axes.
 _SPREADS: dict[str, tuple[Map, Map]] = {
@@ -51,13 +53,17 @@ class Chart:
         self._map = _SPREADS[parametrization][family.kind.axis_aligned]
 
     def free(self, weights: Tensor, means: Tensor, spread: Tensor) -> Free:
-        """Return free tensors of weights, means and what the kind holds; no variance comes below the floor."""
-        least = _LEAST_OF_FLOOR * self.family.floor
+        """Return free tensors of weights, means and what the kind holds.
+
+        No variance comes below the floor, and none so far above that descents could not begin there, as those of starts
+        do that outliers make wide.
+        """
+        least, most = _LEAST_OF_FLOOR * self.family.floor, 0.5 * WIDEST * self.family.floor
         if self.family.kind.axis_aligned:
-            above = (spread - self.family.floor).clamp_min(least)
+            above = (spread - self.family.floor).clamp(least, most)
         else:
             variances, axes = torch.linalg.eigh(spread)
-            above = (axes * (variances - self.family.floor).clamp_min(least).unsqueeze(-2)) @ axes.mT
+            above = (axes * (variances - self.family.floor).clamp(least, most).unsqueeze(-2)) @ axes.mT
         return Free(WEIGHTS.free(weights.clamp_min(_LEAST_WEIGHT)), means.clone(), self._map.free(above))
 
     def parameters(self, free: Free) -> tuple[Tensor, Tensor, Tensor]:
