@@ -279,7 +279,7 @@ def test_settings_reach_the_method() -> None:
     assert model._chosen_method(None) == (MergeDown(starts=16, tolerance=1e-2, max_iterations=7), 1)
     model.set_params(method="em")
     assert model._chosen_method(None) == (ExpectationMaximization(starts=2, tolerance=1e-2, max_iterations=7), 1)
-    model.set_params(method=MergeDown(starts=1), tol=None)
+    model.set_params(method=MergeDown(starts=1), tol=None, max_iter=None)
     assert model._chosen_method(None) == (MergeDown(starts=1), 2)
     # Run twice by us, the best of both.
     best = model.set_params(random_state=3).fit(x).lower_bound_
@@ -334,8 +334,43 @@ def test_settings_reach_gradient_descent() -> None:
     assert model._chosen_method(None) == (wanted, 2)
     assert CramerMixture(objective="cramer")._chosen_method(None) == (GradientDescent(objective="cramer"), 1)
     assert CramerMixture(method="descent")._chosen_method(None) == (GradientDescent(), 1)
+    named = CramerMixture(method="descent", objective="nll", optimizer="adam", batch_size=9)
+    assert named._chosen_method(None) == (GradientDescent("nll", "adam", batch_size=9), 1)
     with pytest.raises(ValueError, match="batch_size"):
         CramerMixture(objective="nll", batch_size=9).fit(data())
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"batch_size": 9}, "batch_size"),
+        ({"learning_rate": np.full(3, 0.1)}, "learning_rate"),
+        ({"optimizer": "adam"}, "optimizer"),
+        ({"method": "em", "objective": "nll"}, "objective"),
+        ({"method": "kmeans", "tol": 1e-3}, "tol"),
+        ({"method": "sc2", "optimizer": "adam"}, "optimizer"),
+        ({"method": GradientDescent(), "max_iter": 5}, "max_iter"),
+    ],
+)
+def test_settings_without_effect_are_refused(settings: dict, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be left out for"):
+        CramerMixture(2, **settings).fit(data())
+
+
+def test_the_result_counts_samples_and_not_places() -> None:
+    x = np.repeat(data(), 2, 0)
+    model = CramerMixture(3, random_state=0).fit(x)
+    assert model.result_.n_samples == len(x)
+    assert model.result_.bic == pytest.approx(model.bic(x), rel=1e-9)
+
+
+def test_batches_take_large_weights() -> None:
+    x = data(300).astype(np.float32)
+    settings = {"objective": "nll", "optimizer": "adam", "batch_size": 50, "max_iter": 3, "tol": 0, "random_state": 0}
+    large, plain = (
+        CramerMixture(3, **settings).fit(x, sample_weight=w * np.arange(1.0, 301.0)).means_ for w in (1e300, 1.0)
+    )
+    np.testing.assert_allclose(large, plain, rtol=1e-3, atol=1e-3)
 
 
 def test_batches_are_read_where_the_data_lie(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ class CramerMixture(DensityMixin, Settings):
         batch_size: of gradient descent by "adam" or "lion": samples in a step, read where they lie, be it a file; all
             if None.
         method: a name of `cramix.fitting.METHODS` or one of them with settings, instead of an objective. From an
-            existing mixture "combined" takes the steps of "em".
+            existing mixture "combined" takes the steps of "em". Parameters that a method does not know are refused.
 
     Attributes:
         weights_, means_, covariances_, precisions_, precisions_cholesky_: as in `GaussianMixture`.
@@ -97,10 +97,12 @@ class CramerMixture(DensityMixin, Settings):
         x, form = read_samples(self, X, reset=True)
         weights = read_weights(sample_weight, x)
         if self._in_batches():
-            result = self._solve(x, weights.to(x.dtype) if sample_weight is not None else None)
+            # Few dtypes hold large weights as they are.
+            shares = None if sample_weight is None else (weights / weights.max()).to(x.dtype)
+            result = self._solve(x, shares)
         else:
             rows, weights = distinct(x, weights)
-            result = self._solve(rows.double(), weights / weights.max())
+            result = replace(self._solve(rows.double(), weights / weights.max()), n_samples=len(x))
         self._keep(result, form)
         for warning in result.warnings:
             text = f"{warning} (The floor is reg_covar; max_iter and tol say when to stop.)"

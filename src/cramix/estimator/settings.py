@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_choice, check_finite, check_integer, check_number
-from cramix.fitting import METHODS, ExpectationMaximization, FitResult, MergeDown, Method
+from cramix.fitting import METHODS, ExpectationMaximization, FitResult, GradientDescent, MergeDown, Method
 from cramix.fitting.door import solve
 from cramix.fitting.families import FAMILIES
 from cramix.fitting.starts import STARTS
@@ -24,6 +24,9 @@ except ImportError:
 
 _OBJECTIVES = "combined", "cramer", "nll"
 _OPTIMIZERS = "lbfgs", "adam", "lion"
+# Parameters for the method, and what methods call those that scikit-learn has other names for.
+_PASSED_ON = "tol", "max_iter", "learning_rate", "batch_size", "objective", "optimizer"
+_NAMES = {"tol": ("tolerance",), "max_iter": ("max_iterations", "steps")}
 
 
 class Settings(BaseEstimator):
@@ -95,28 +98,33 @@ class Settings(BaseEstimator):
     def _chosen_method(self, start: object) -> tuple[Method, int]:
         """Return the method that is asked for, and how often to run it."""
         times = 1 if self._goes_on() else int(self.n_init)
+        asked = self._asked()
         if isinstance(self.method, Method):
+            _refuse(asked, "an object as the method, which has its own settings")
             return self.method, times
-        given = {
-            "tolerance": self.tol,
-            "max_iterations": self.max_iter,
-            "steps": self.max_iter,
-            "learning_rate": self.learning_rate,
-            "batch_size": self.batch_size,
-        }
         kind: type[Method]
         if self.method is not None:
             kind = METHODS[self.method]
         elif self.objective != "combined":
-            kind = METHODS["descent"]
-            given |= {"objective": self.objective, "optimizer": self.optimizer}
+            kind = GradientDescent
         else:
             # A mixture that is there already needs polishing only.
             kind = ExpectationMaximization if isinstance(start, MultivariateNormalMixture) else MergeDown
         known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+        given = {}
+        for name in list(asked):
+            for theirs in known.intersection(_NAMES.get(name, (name,))):
+                given[theirs] = asked.pop(name)
+        _refuse(asked, f'the method "{kind.name}"')
         if "starts" in known:
             given["starts"], times = times * kind.starts, 1  # type: ignore[attr-defined]
-        return kind(**{name: x for name, x in given.items() if name in known and x is not None}), times
+        return kind(**given), times
+
+    def _asked(self) -> dict[str, Any]:
+        """Return what is to be passed on to the method: all that is not left out."""
+        left_out = {"objective": self.objective == _OBJECTIVES[0], "optimizer": self.optimizer == _OPTIMIZERS[0]}
+        values = {name: getattr(self, name) for name in _PASSED_ON}
+        return {name: x for name, x in values.items() if not left_out.get(name, x is None)}
 
     def _in_batches(self) -> bool:
         """Whether only some of the samples are looked at in each step, so that all of them may lie in a file."""
@@ -179,6 +187,12 @@ class Settings(BaseEstimator):
             raise ValueError(f"{name} must have shape {shape}; got {tuple(value.shape)}. Give one entry a component.")
         check_finite(**{name: value})
         return value
+
+
+def _refuse(asked: dict[str, Any], method: str) -> None:
+    """Raise a ValueError for parameters that would have no effect."""
+    for name, value in asked.items():
+        raise ValueError(f"{name} must be left out for {method}; got {value!r}. Ask for another method or objective.")
 
 
 def _moved(mixture: MultivariateNormalMixture, like: Tensor) -> MultivariateNormalMixture:
