@@ -104,7 +104,12 @@ def test_points_too(x: Tensor) -> None:
     [
         (torch.zeros(3, 2), 2, "mixture must be a mixture of cramix; got Tensor"),
         (hundred(2), 0, "k must be an integer >= 1; got 0"),
-        (hundred(2), 101, "k must be at most the 100 components; got 101"),
+        (hundred(2), 101, "k must be at most the 100 components with a weight; got 101"),
+        (
+            NormalMixture(torch.tensor([0.5, 0.5, 0.0]), torch.arange(3.0), torch.ones(3)),
+            3,
+            "k must be at most the 2 components with a weight; got 3",
+        ),
         (hundred(2).expand((3,)), 2, r"mixture must be one; got a batch \(3,\)"),
     ],
 )

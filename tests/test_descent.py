@@ -493,6 +493,18 @@ def test_a_start_without_a_loss_is_returned() -> None:
         assert torch.equal(only.free.means, start.means)
 
 
+def test_what_a_start_is_drawn_from_has_the_weights_of_the_whole() -> None:
+    n = 20_000
+    x, weights = torch.arange(n, dtype=D).unsqueeze(-1) / n, torch.ones(n, dtype=D)
+    weights[: n // 2] = 9
+    p = problem(x, weights=weights)
+    data = Batches(p, 10).for_start()
+    assert len(data) < n
+    assert len(data.x.unique()) == len(data)
+    left = data.weights[data.x.squeeze(-1) < p.units.of(torch.tensor([[0.5]], dtype=D)).item()].sum()
+    assert left.item() == pytest.approx(0.9, abs=0.015)  # six standard errors
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_an_outlier_does_not_keep_a_descent_from_its_start(name: str) -> None:
     """It makes the start so wide that covariances in its units have no inverse."""

@@ -11,8 +11,9 @@ from torch import Tensor
 from cramix.distance.sliced import sliced_cramer_squared
 from cramix.fitting import METHODS
 from cramix.fitting.descending import Descent
+from cramix.fitting.descent import found_at
 from cramix.fitting.door import conclude, prepare
-from cramix.fitting.paper import PaperDescent, found_at
+from cramix.fitting.paper import PaperDescent
 from cramix.fitting.problem import Method, Problem
 from cramix.mixture import MultivariateNormalMixture
 

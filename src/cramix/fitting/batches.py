@@ -45,9 +45,8 @@ class Batches:
         enough = max(_ENOUGH, 10 * problem.n_components)
         if self.size is None or not problem.target.only_points or n <= enough:
             return problem.data
-        rows = self._drawn(enough).unique()
-        places = problem.units.of(problem.target.means[rows])
-        return Data(problem.family, places, torch.ones_like(places[:, 0]))
+        rows, times = self._drawn(enough).unique(return_counts=True)
+        return Data(problem.family, problem.units.of(problem.target.means[rows]), times.double())
 
     def _drawn(self, count: int) -> Tensor:
         """Draw rows by their weights, with replacement."""

@@ -34,7 +34,7 @@ def compress(
 
     Args:
         mixture: n components without batch; points too.
-        k: how many components are wanted, at most n.
+        k: how many components are wanted, at most as many as have a weight.
         tolerance: gain of the squared distance at which to stop, as a part of the size of the mixture.
 
     Example:
@@ -47,8 +47,9 @@ def compress(
     check_integer("k", k, 1)
     if mixture.batch_shape:
         raise ValueError(f"mixture must be one; got a batch {tuple(mixture.batch_shape)}. Compress one at a time.")
-    if k > mixture.n_components:
-        raise ValueError(f"k must be at most the {mixture.n_components} components; got {k}. Ask for fewer.")
+    count = int((mixture.weights > 0).sum())
+    if k > count:
+        raise ValueError(f"k must be at most the {count} components with a weight; got {k}. Ask for fewer.")
     whole = in_coordinates(mixture)
     start = _start(whole, k)
     small = _solved(whole, k, GradientDescent(bandwidth=0.0, tolerance=tolerance), start)
