@@ -129,6 +129,29 @@ def test_merge_costs_are_runnalls(name: str) -> None:
         assert cost.item() == pytest.approx(0.5 * truth.item(), rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_prior_is_samples_beside_those_of_each_component(name: str) -> None:
+    """Covariances are those of the samples of a component, and of as many others around its mean."""
+    family, shape = FAMILIES[name](2, 1e-9), torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=D)
+    sums = random_sums(family, 2, 3, seed=24)
+    prior = family.prior(torch.tensor([0.0, 0.1], dtype=D), shape)
+    weights, means, spread = family.parameters(sums, prior)
+    plain = family.parameters(sums)
+    torch.testing.assert_close((weights, means), plain[:2])
+    torch.testing.assert_close(spread[0], plain[2][0])
+    alone = [family.parameters(sums[1, i : i + 1])[2] for i in range(3)]
+    every = [KINDS[name](values).matrices(2)[0] for values in alone]
+    if name == "spherical":
+        shape = shape.diagonal().mean() * torch.eye(2, dtype=D)
+    elif name == "diag":
+        shape = shape.diagonal().diag()
+    added = [w * s + 0.1 * shape for w, s in zip(weights[1], every, strict=True)]
+    wanted = torch.stack([a / (w + 0.1) for w, a in zip(weights[1], added, strict=True)])
+    if name == "tied":
+        wanted = sum(added).unsqueeze(0) / 1.3
+    torch.testing.assert_close(KINDS[name](spread[1]).matrices(2), wanted, rtol=1e-7, atol=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_nine_blobs_are_found_from_every_start(seed: int) -> None:
     """A grid on which expectation maximisation from random points ends in another optimum more often than not."""

@@ -73,7 +73,8 @@ class Family(ABC):
         """Return weights `(*, k)`, means `(*, k, d)` and what `kind` holds, with the floor added."""
         weights = sums[..., :1]
         means, moments = self._central(sums, prior)
-        return weights.squeeze(-1) / weights.sum(-2), means, self._spread(weights, moments)
+        counting = weights if prior is None else weights + prior.weight
+        return weights.squeeze(-1) / weights.sum(-2), means, self._spread(counting, moments)
 
     def coefficients(self, weights: Tensor, means: Tensor, spread: Tensor) -> Tensor:
         """Return what the log of weight times density is in the features, `(*, k, F)`, of what `parameters` gives."""
@@ -136,7 +137,7 @@ class Family(ABC):
 
     @abstractmethod
     def _spread(self, weights: Tensor, moments: Tensor) -> Tensor:
-        """From central moments `(*, k, P)` to what the kind holds."""
+        """From weights `(*, k, 1)`, with those of a prior, and central moments `(*, k, P)` to what the kind holds."""
 
     @abstractmethod
     def _log_determinant(self, moments: Tensor) -> Tensor:
