@@ -317,6 +317,19 @@ def test_first_order_steps_find_a_known_mixture(
     assert (result.mixture.weights[order] - p.weights).abs().max() < 0.1
 
 
+def test_batches_with_a_bandwidth_in_all_directions_at_once() -> None:
+    """The default but for the batches; rates fall towards the end, so that the noise of steps does not stay."""
+    p = truth("full", 2)
+    x = samples(p, 3000, seed=35)
+    method = GradientDescent(optimizer="adam", steps=400, batch_size=64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # out of steps, or not
+        result = fit(x, 3, method=method, generator=generator(36))
+    order = torch.cdist(p.means, result.mixture.means).argmin(-1)
+    torch.testing.assert_close(result.mixture.means[order], p.means, atol=0.4, rtol=0)
+    torch.testing.assert_close(result.mixture.weights[order], p.weights, atol=0.05, rtol=0)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_lbfgs_ends_where_the_gradient_of_the_loss_vanishes(name: str) -> None:
     """In units that are the same in all directions the loss is that of the data."""

@@ -44,6 +44,13 @@ class GradientDescent(Method):
         parametrization: "cholesky" or "gram", see `Chart`.
         scaling: units of the fit: "each" coordinate by its standard deviation, "one" number for all, which keeps the
             meaning of the Cramér loss, or "none", the units of the data, in which the floor is meant, too.
+
+    Example:
+        >>> from cramix import fit
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(100, 2, generator=g), 5 + torch.randn(100, 2, generator=g)])
+        >>> fit(x, 2, method=GradientDescent("nll"), generator=g).mixture.weights.sort().values
+        tensor([0.4969, 0.5031])
     """
 
     name: ClassVar[str] = "descent"
