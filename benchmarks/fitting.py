@@ -129,7 +129,7 @@ def many_problems(page: Page, seeds: int) -> None:
             "",
             "Every seed draws new samples, or splits real data anew, 70 % to fit and 30 % to score. Mean log "
             "likelihoods: median and worst over the seeds on the samples that were fitted; on held-out samples the "
-            f"mean difference to {EM} with its standard error. Time: median, and as a part of {EM}'s on the same samples.",
+            f"mean difference to {EM} with its standard error. Time: median, and as a part of {EM}'s.",
             "",
             "| problem | method | median | worst | worst less EM's | held-out less EM's | time | part |",
             "|---|---|---|---|---|---|---|---|",
