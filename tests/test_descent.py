@@ -317,12 +317,25 @@ def test_first_order_steps_find_a_known_mixture(
     assert (result.mixture.weights[order] - p.weights).abs().max() < 0.1
 
 
+def test_batches_with_a_bandwidth_in_all_directions_at_once() -> None:
+    """The default but for the batches; rates fall towards the end, so that the noise of steps does not stay."""
+    p = truth("full", 2)
+    x = samples(p, 3000, seed=35)
+    method = GradientDescent(optimizer="adam", steps=400, batch_size=64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # out of steps, or not
+        result = fit(x, 3, method=method, generator=generator(36))
+    order = torch.cdist(p.means, result.mixture.means).argmin(-1)
+    torch.testing.assert_close(result.mixture.means[order], p.means, atol=0.4, rtol=0)
+    torch.testing.assert_close(result.mixture.weights[order], p.weights, atol=0.05, rtol=0)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_lbfgs_ends_where_the_gradient_of_the_loss_vanishes(name: str) -> None:
     """In units that are the same in all directions the loss is that of the data."""
     x = samples(truth("full", 2), 200, seed=17)
     method = GradientDescent(scaling="one", tolerance=1e-10, bandwidth=0)
-    result = fit(x, 4, method=method, covariances=name, generator=generator(18))
+    result = fit(x, 4, method=method, covariances=name, start="k-means++", generator=generator(18))
     mixture = result.mixture
 
     def norm(mixture: MultivariateNormalMixture) -> float:
@@ -336,7 +349,8 @@ def test_lbfgs_ends_where_the_gradient_of_the_loss_vanishes(name: str) -> None:
         )
 
     with pytest.warns(UserWarning, match="out of steps"):
-        start = fit(x, 4, method=GradientDescent(steps=1, tolerance=0), covariances=name, generator=generator(18))
+        first = GradientDescent(steps=1, tolerance=0)
+        start = fit(x, 4, method=first, covariances=name, start="k-means++", generator=generator(18))
     assert norm(mixture) < 1e-4
     assert norm(mixture) < 0.01 * norm(start.mixture)
 
