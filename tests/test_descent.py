@@ -348,8 +348,8 @@ def test_lbfgs_ends_where_the_gradient_of_the_loss_vanishes(name: str) -> None:
             .item()
         )
 
+    first = GradientDescent(steps=1, tolerance=0)
     with pytest.warns(UserWarning, match="out of steps"):
-        first = GradientDescent(steps=1, tolerance=0)
         start = fit(x, 4, method=first, covariances=name, start="k-means++", generator=generator(18))
     assert norm(mixture) < 1e-4
     assert norm(mixture) < 0.01 * norm(start.mixture)
