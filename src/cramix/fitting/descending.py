@@ -18,8 +18,9 @@ from cramix.mixture import MultivariateNormalMixture
 
 # Steps of L-BFGS over which the gain counts.
 _STEPS_BACK = 5
-# First-order steps of which the mean loss counts, and how the rates fall where it gains nothing: so much, so often.
-_WINDOW, _FALL, _FALLS = 50, 0.25, 3
+# First-order steps of which the mean loss counts, at least this part of them all where losses have noise, and how the
+# rates fall where it gains nothing: so much, so often.
+_WINDOW, _PART, _FALL, _FALLS = 50, 0.1, 0.25, 3
 
 
 class Descent(NamedTuple):
@@ -75,6 +76,7 @@ def _first_order(
     free = start.copy()
     optimizer = first_order(name, free, rates)
     window, least, falls = list[float](), math.inf, 0
+    width = max(_WINDOW, int(_PART * steps)) if objective.random else _WINDOW
     place = Descent(0, math.nan, start, chart)
     for step in range(steps + 1):
         loss, gradients = _evaluate(chart, objective, free)
@@ -83,8 +85,8 @@ def _first_order(
             return
         place = Descent(step, objective.shown(loss), free.copy(), chart)
         window.append(loss)
-        if tolerance and len(window) == _WINDOW:
-            mean = sum(window) / _WINDOW
+        if tolerance and len(window) == width:
+            mean = sum(window) / width
             if not mean < least - _share(tolerance, mean):
                 falls += 1
                 for group in optimizer.param_groups:

@@ -12,8 +12,10 @@ from torch import Tensor
 from cramix.checks import check_choice, check_integer, check_number
 from cramix.fitting.bandwidth import default_bandwidth
 from cramix.fitting.descending import Descent, descend
+from cramix.fitting.em import Data
 from cramix.fitting.families import Family
 from cramix.fitting.free import PARAMETRIZATIONS, Chart
+from cramix.fitting.merge import MergeDown
 from cramix.fitting.objectives import Cramer, Likelihood, Objective
 from cramix.fitting.optimizers import DEFAULTS, LearningRate, rates_of
 from cramix.fitting.problem import Found, Method, Problem, Units, moments, standard_units
@@ -26,7 +28,7 @@ _ENTRIES = 200
 
 @dataclass(frozen=True)
 class GradientDescent(Method):
-    """Follow a gradient down from one start, k-means++ if none is named.
+    """Follow a gradient down from one start; if none is named, from where merging leads (`MergeDown.search`).
 
     Args:
         objective: "cramer", the sliced Cramér loss, or "nll", minus the mean log likelihood of samples.
@@ -44,6 +46,13 @@ class GradientDescent(Method):
         parametrization: "cholesky" or "gram", see `Chart`.
         scaling: units of the fit: "each" coordinate by its standard deviation, "one" number for all, which keeps the
             meaning of the Cramér loss, or "none", the units of the data, in which the floor is meant, too.
+
+    Example:
+        >>> from cramix import fit
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(100, 2, generator=g), 5 + torch.randn(100, 2, generator=g)])
+        >>> fit(x, 2, method=GradientDescent("nll"), generator=g).mixture.weights.sort().values
+        tensor([0.4969, 0.5031])
     """
 
     name: ClassVar[str] = "descent"
@@ -97,11 +106,17 @@ class GradientDescent(Method):
         """Yield the places on the way down, from the start on, with the name of their stage."""
         objective = self._objective(problem)
         chart = Chart(problem.family, self.parametrization)
-        sums = draw_starts(problem, "k-means++", objective.batches.for_start(), problem.n_components, 1)
+        sums = self._start(problem, objective.batches.for_start())
         start = chart.free(*problem.family.parameters(sums.squeeze(0)))
         rates = rates_of(self.learning_rate, self.optimizer)
         for place in descend(chart, start, objective, self.optimizer, rates, self.steps, self.tolerance):
             yield "descent", place
+
+    def _start(self, problem: Problem, data: Data) -> Tensor:
+        """Return the start that is asked for, `(1, k, F)`, and if none is the end of a short search."""
+        if problem.start is None:
+            return MergeDown().search(problem, data).best()
+        return draw_starts(problem, "k-means++", data, problem.n_components, 1)
 
     def _objective(self, problem: Problem) -> Objective:
         if self.objective == "nll":

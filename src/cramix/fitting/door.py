@@ -11,7 +11,7 @@ from torch import Tensor
 from cramix.checks import check_floating, check_integer, check_number
 from cramix.fitting.families import FAMILIES
 from cramix.fitting.methods import METHODS
-from cramix.fitting.problem import Found, History, Method, Problem
+from cramix.fitting.problem import ROWS, Found, History, Method, Problem
 from cramix.fitting.result import FitResult, Step
 from cramix.fitting.starts import STARTS
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
@@ -208,7 +208,7 @@ def _check(
     largest = max(x.abs().item() for x in target.means.aminmax())
     if largest > _LARGEST:
         raise ValueError(f"target must lie within {_LARGEST:g}, or squares overflow; got {largest:.3g}. Rescale it.")
-    count = int((target.weights > 0).sum())
+    count = sum(int(part.count_nonzero()) for part in target.weights.split(ROWS))
     if n_components > count:
         what = "samples" if target.only_points else "components of the target"
         raise ValueError(f"n_components must be at most the {count} {what}; got {n_components}. Ask for fewer.")

@@ -73,7 +73,7 @@ class MergeDown(Method):
         """Solve the problem."""
         data = problem.data
         some = self._some(problem)
-        fits = self._search(problem, data.like(some, self._dtype(problem)))
+        fits = self.search(problem, data.like(some, _dtype(data)))
         some_data = data if some is None else data.like(some)
         outcome = self._polished(problem, some_data, fits.best())
         if data.spread is None and _has_collapsed(problem.family, outcome.sums):
@@ -94,11 +94,7 @@ class MergeDown(Method):
         rows = max(self.rows, 10 * problem.n_components)
         return problem.data.resample(rows, problem.generator) if len(problem.data) > rows else None
 
-    def _dtype(self, problem: Problem) -> torch.dtype:
-        """Return float32 unless squares of samples far out would take too many digits from the others."""
-        return torch.float32 if problem.data.x.abs().max() < _FAR else torch.float64
-
-    def _search(self, problem: Problem, data: Data) -> Outcome:
+    def search(self, problem: Problem, data: Data) -> Outcome:
         """Return the fits of all rounds."""
         found = list[Outcome]()
         if isinstance(problem.start, MultivariateNormalMixture):
@@ -131,6 +127,11 @@ class MergeDown(Method):
         plain = torch.cat((plain[: batch // 2], regrouped(data, plain[batch // 2 :])))
         plain = maximize(data, plain, PLACING, prior=prior).sums
         return maximize(data, torch.cat((outcome.sums, plain)), _CHOOSING, _SAME / 100)
+
+
+def _dtype(data: Data) -> torch.dtype:
+    """Return float32 unless squares of samples far out would take too many digits from the others."""
+    return torch.float32 if data.x.abs().max() < _FAR else torch.float64
 
 
 def _starts(problem: Problem, data: Data, k: int, batch: int) -> Tensor:

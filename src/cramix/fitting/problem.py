@@ -143,8 +143,12 @@ def standard_units(target: MultivariateNormalMixture, family: type[Family]) -> U
 
 def moments(target: MultivariateNormalMixture) -> tuple[Tensor, Tensor]:
     """Return mean and variances `(d,)` in float64, without a copy of the whole in it."""
-    centre = torch.stack([w @ x.double() for w, x in _blocks(target)]).sum(0)
-    between = torch.stack([w @ (x.double() - centre).square() for w, x in _blocks(target)]).sum(0)
+    # Added up in place: many small tensors between large ones would keep the memory of these from being used again.
+    centre, between = target.means.new_zeros(2, target.dim, dtype=torch.float64)
+    for w, x in _blocks(target):
+        centre += w @ x.double()
+    for w, x in _blocks(target):
+        between += w @ (x.double() - centre).square()
     if target.only_points:
         return centre, between
     own = target.covariances.diagonal(dim1=-2, dim2=-1).double()
