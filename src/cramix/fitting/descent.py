@@ -15,7 +15,7 @@ from cramix.fitting.descending import Descent, descend
 from cramix.fitting.em import Data
 from cramix.fitting.families import Family
 from cramix.fitting.free import PARAMETRIZATIONS, Chart
-from cramix.fitting.merge import MergeDown
+from cramix.fitting.merge import MergeDown, best_sound
 from cramix.fitting.objectives import Cramer, Likelihood, Objective
 from cramix.fitting.optimizers import DEFAULTS, LearningRate, rates_of
 from cramix.fitting.problem import Found, Method, Problem, Units, moments, standard_units
@@ -115,7 +115,7 @@ class GradientDescent(Method):
     def _start(self, problem: Problem, data: Data) -> Tensor:
         """Return the start that is asked for, `(1, k, F)`, and if none is the end of a short search."""
         if problem.start is None:
-            return MergeDown().search(problem, data).best()
+            return best_sound(data, MergeDown().search(problem, data))
         return draw_starts(problem, "k-means++", data, problem.n_components, 1)
 
     def _objective(self, problem: Problem) -> Objective:

@@ -4,8 +4,7 @@ Fits run in rounds of some at once, each from more components than asked. Expect
 two whose merging costs least become one, with a few steps after it, until as many are left as asked. The surplus finds
 the places that a start has missed, and merging takes from where there are too many. Beside them run fits that begin
 with as many components as asked, half of them from clusters, which cost little and sometimes end where merging never
-leads. When the best optimum
-has been found twice no further round is needed, and it is polished.
+leads. When the best optimum has been found twice no further round is needed, and it is polished.
 
 The likelihood decides between fits as long as it can: it has no bound where a component collapses onto a few samples.
 If the best fit ends so, fits with narrow components drop out. If all have some, the Cramér loss decides, which is
@@ -77,7 +76,7 @@ class MergeDown(Method):
         some_data = data if some is None else data.like(some)
         outcome = self._polished(problem, some_data, fits.best())
         if data.spread is None and _has_collapsed(problem.family, outcome.sums):
-            outcome = self._polished(problem, some_data, _best_sound(some_data, fits))
+            outcome = self._polished(problem, some_data, best_sound(some_data, fits))
         if some is not None:
             outcome = self._polished(problem, data, outcome.sums)
         parameters = problem.family.parameters(outcome.sums.squeeze(0))
@@ -155,7 +154,7 @@ def _sound(data: Data, fits: Outcome) -> Tensor:
     return (data.family.least_variances(spread) > _NARROW).all(-1)
 
 
-def _best_sound(data: Data, fits: Outcome) -> Tensor:
+def best_sound(data: Data, fits: Outcome) -> Tensor:
     """Return the most likely sound fit, `(1, k, F)`; the nearest one if none is."""
     sound = _sound(data, fits)
     if bool(sound.any()):
