@@ -379,9 +379,11 @@ def test_the_bandwidth_is_how_far_samples_are_apart() -> None:
     assert default_bandwidth(problem(grid.repeat(2, 1))) == pytest.approx(step / 2**0.5)
     assert default_bandwidth(problem(torch.ones(5, 2, dtype=D))) == 0
     x = torch.randn(40_000, 2, generator=generator(31), dtype=D)
-    tree = KDTree((x / x.std(0, correction=0)).numpy())
-    truth = np.median(tree.query(tree.data, 2)[0][:, 1]) / 2**0.5
-    assert default_bandwidth(problem(x)) == pytest.approx(truth, rel=0.1)
+    in_turns = x + 50 * torch.arange(20).repeat(2000).unsqueeze(-1)  # every 20th row is of one cluster
+    for y in (x, in_turns):
+        tree = KDTree((y / y.std(0, correction=0)).numpy())
+        truth = np.median(tree.query(tree.data, 2)[0][:, 1]) / 2**0.5
+        assert default_bandwidth(problem(y)) == pytest.approx(truth, rel=0.1)
 
 
 def test_a_bandwidth_widens_the_fit() -> None:
