@@ -270,7 +270,10 @@ def test_a_warm_start_goes_on() -> None:
     assert bounds[-1] == pytest.approx(whole.lower_bound_, abs=1e-5)
     default = CramerMixture(3, warm_start=True, random_state=0).fit(x)
     assert {step.name for step in default.fit(x).history_} == {"expectation maximisation"}
-    assert len({step.name for step in default.set_params(warm_start=False).fit(x).history_}) > 1
+    with pytest.raises(ValueError, match=r"warm_start must go on with n_components = 3 and .* got 4 and"):
+        default.set_params(n_components=4).fit(x)
+    default.set_params(n_components=3, warm_start=False).fit(x)
+    assert len({step.name for step in default.history_}) > 1
 
 
 def test_settings_reach_the_method() -> None:

@@ -135,7 +135,13 @@ class Settings(BaseEstimator):
     def _chosen_start(self, x: Tensor, weights: Tensor | None) -> str | MultivariateNormalMixture | None:
         """Return where a fit to samples `(n, d)` starts: a mixture, a name, or None for the method's own choice."""
         if self._goes_on():
-            return _moved(self.result_.mixture, x)
+            last = self.result_.mixture
+            if (last.n_components, last.dim) != (self.n_components, x.shape[1]):
+                raise ValueError(
+                    f"warm_start must go on with n_components = {last.n_components} and {last.dim} features; got "
+                    f"{self.n_components} and {x.shape[1]}. Set warm_start=False."
+                )
+            return _moved(last, x)
         if self.means_init is not None:
             return self._of_parts(x, weights)
         if self.weights_init is not None or self.precisions_init is not None:
