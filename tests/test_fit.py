@@ -243,7 +243,20 @@ def test_a_collapse_is_said() -> None:
     with pytest.warns(UserWarning, match="of 4 components have collapsed"):
         result = fit(x, 4, generator=torch.Generator().manual_seed(4))
     assert result.collapsed >= 1
+    assert "fewer components" in result.warnings[0]
     assert result.mixture.log_prob(x).isfinite().all()
+
+
+def test_fewer_components_are_no_cure_for_flat_data() -> None:
+    x = blobs(seed=16)
+    with pytest.warns(UserWarning, match="2 of 2 .* Leave out coordinates that are constant or told by the others, or"):
+        fit(torch.cat([x, x[:, :1]], 1), 2, generator=torch.Generator().manual_seed(4))
+
+
+def test_a_result_is_shown_in_a_few_lines() -> None:
+    result = fit(blobs(), 3, generator=torch.Generator().manual_seed(0))
+    assert "Step" not in repr(result)
+    assert len(repr(result)) < 400
 
 
 @pytest.mark.parametrize("x", [torch.zeros(5, 2), torch.ones(1, 3), torch.eye(4), torch.arange(6.0).unsqueeze(-1)])

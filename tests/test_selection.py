@@ -100,6 +100,7 @@ def test_same_seed_same_choice_and_progress_is_shown() -> None:
     b = select(x, [1, 2], generator=torch.Generator().manual_seed(6))
     assert a.bic == b.bic
     assert a.held_out == b.held_out
+    assert repr(a) == f"Selection(counts=[1, 2], by_bic={a.by_bic}, by_held_out={a.by_held_out})"
     assert {step.name for step in steps} == {"merging", "polishing"}
 
 
@@ -107,6 +108,7 @@ def test_same_seed_same_choice_and_progress_is_shown() -> None:
     ("arguments", "match"),
     [
         ({"counts": []}, "counts must hold a number of components; got none"),
+        ({"counts": 5}, r"counts must be numbers of components; got 5. Try range\(1, 11\)"),
         ({"counts": [0, 1]}, "counts must be an integer >= 1; got 0"),
         ({"counts": [2, 30]}, "n_components must be at most the 20 samples; got 30"),
         ({"counts": [2], "folds": 1}, "folds must be 0, or 2 and more"),

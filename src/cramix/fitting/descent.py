@@ -85,8 +85,8 @@ class GradientDescent(Method):
         noise = "batch_size" if self.batch_size is not None else "directions"
         if self.optimizer == "lbfgs" and (self.batch_size is not None or isinstance(self.directions, int)):
             raise ValueError(
-                f'{noise} must be without noise for "lbfgs"; got {getattr(self, noise)!r}, drawn anew in each step. '
-                'Use "adam".'
+                f'optimizer must be "adam", "lion" or "rmsprop" with {noise} drawn anew in each step; got "lbfgs" and '
+                f'{noise}={getattr(self, noise)!r}. Use optimizer="adam".'
             )
 
     def units(self, target: MultivariateNormalMixture, family: type[Family]) -> Units:

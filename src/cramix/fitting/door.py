@@ -38,10 +38,15 @@ def fit(
 ) -> FitResult:
     """Fit a mixture to samples, or to another mixture.
 
+    Returns a `FitResult`: the `mixture`, its `log_likelihood`, `bic` and `aic`, whether it `converged` and the `reason`
+    to stop, the `history`. What is wrong with it is told by a `ConvergenceWarning`.
+
     Args:
         target: samples `(n, d)` or `(n,)`, or a mixture without batch.
         n_components: k, at most the number of samples.
-        method: a name of `cramix.fitting.METHODS`, or one of these classes with settings.
+        method: "merge", the best optimum of the likelihood from any start; "em"; "descent", the Cramér loss by gradient
+            descent; to compare with: "sc2", "nll", "sc2+nll", "kmeans", "sliced-wasserstein", "wfr". Or one of the
+            classes in `cramix.fitting.METHODS` with settings, as `GradientDescent(optimizer="adam", batch_size=256)`.
         covariances: "full", "tied", "diag" or "spherical".
         weights: of the samples, `(n,)`, of any positive sum.
         start: "kmeans", "k-means++", "random", "random_from_data", or a mixture of k components; the method's own
@@ -150,9 +155,12 @@ def _in_dtype(mixture: MultivariateNormalMixture, dtype: torch.dtype) -> Multiva
 
 def _warnings(problem: Problem, found: Found, collapsed: int) -> Iterator[str]:
     if collapsed:
+        # All of them do where the data are flat; fewer components would be flat too.
+        flat = "Leave out coordinates that are constant or told by the others"
+        cure = flat if collapsed == problem.n_components else "Ask for fewer components"
         yield (
             f"{collapsed} of {problem.n_components} components have collapsed to the floor of {problem.family.floor:g} "
-            "of the variance. Ask for fewer components, or raise the floor."
+            f"of the variance. {cure}, or raise the floor."
         )
     if not found.converged:
         more, other = "Allow more, or a larger tolerance", "Drop outliers, or take shorter steps"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cramix.mixture import MultivariateNormalMixture
 
@@ -51,7 +51,7 @@ class FitResult:
     reason: str
     collapsed: int
     iterations: int
-    history: tuple[Step, ...]
+    history: tuple[Step, ...] = field(repr=False)  # as long as the fit
     seconds: float
     n_samples: int | None
     warnings: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -42,6 +42,10 @@ class Selection:
     results: Mapping[int, FitResult]
     held_out: Mapping[int, Score]
 
+    def __repr__(self) -> str:
+        scores = (f"by_bic={self.by_bic}", *((f"by_held_out={self.by_held_out}",) if self.held_out else ()))
+        return f"Selection(counts={list(self.results)}, {', '.join(scores)})"
+
     @property
     def bic(self) -> dict[int, float]:
         """Schwarz's criterion for each number of components; lower is better."""
@@ -77,6 +81,8 @@ def select(
     than one. The held-out score does the same once a fold. Nothing is warned of: what is wrong with a fit, as where
     there are too many components, is in its `warnings`.
 
+    Returns a `Selection`: `results[k]` is the `FitResult` with k components, `by_bic` and `by_held_out` are the best k.
+
     Args:
         x: samples `(n, d)` or `(n,)`.
         counts: numbers of components, as `range(1, 11)`.
@@ -93,6 +99,8 @@ def select(
         >>> choice = select(x, range(1, 5), generator=g)
         >>> choice.by_bic, choice.by_held_out
         (2, 2)
+        >>> choice.results[choice.by_bic].mixture.weights.sort().values
+        tensor([0.5000, 0.5000])
     """
     wanted = _wanted(counts)
     method = MergeDown()
@@ -155,6 +163,8 @@ def _mean_and_error(values: list[float]) -> tuple[float, float]:
 
 def _wanted(counts: Sequence[int]) -> list[int]:
     """Return the numbers of components from the largest down."""
+    if not isinstance(counts, Iterable):
+        raise ValueError(f"counts must be numbers of components; got {counts!r}. Try range(1, 11).")
     values = list(counts)
     if not values:
         raise ValueError("counts must hold a number of components; got none. Try range(1, 11).")
