@@ -31,9 +31,10 @@ def draw_line(axes: Axes, mixture: NormalMixture, data: Data | None, coordinate:
         grid = _grid(means, scales, view)
         curves = weights * log_density(grid.unsqueeze(-1), means, scales).exp()  # (places, k)
         for i, curve in enumerate(curves.T.numpy()):
-            axes.plot(grid.numpy(), curve, color=COMPONENTS, lw=1.1, label=None if i else "components")
+            axes.plot(grid.numpy(), curve, color=COMPONENTS, lw=1.1, zorder=3, label=None if i else "components")
         density = curves.sum(-1).numpy()
-        axes.plot(grid.numpy(), density, color=DENSITY, lw=1.8, label="density")
+        # Below the components, which would be hidden where one of them is all of it.
+        axes.plot(grid.numpy(), density, color=DENSITY, lw=2.4, zorder=2, label="density")
         # A peak too narrow to be seen as one may leave the picture, rather than flatten the rest.
         highest = max(highest, min(density.max(), 1.5 * max(highest, _highest_bar(mixture, view))))
     # Where the components are, even those too light for their curves to leave the axis.

@@ -125,10 +125,15 @@ def _pairs(figure: Figure, scene: _Scene) -> None:
 
 def _legend(figure: Figure, *parts: Axes) -> None:
     """One line below all axes: points, components, regions."""
+    from matplotlib.collections import PathCollection
+
     handles = {text: handle for axes in parts for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
     texts = sorted(handles, key=lambda text: ("points" not in text, "components" not in text))
     chosen = [handles[text] for text in texts]
-    figure.legend(chosen, texts, loc="outside lower center", ncols=len(texts), frameon=False, fontsize=9)
+    legend = figure.legend(chosen, texts, loc="outside lower center", ncols=len(texts), frameon=False, fontsize=9)
+    for handle in legend.legend_handles:
+        if isinstance(handle, PathCollection):  # a dot of many may be too small and faint to be seen alone
+            handle.set(sizes=[12], alpha=0.7)
 
 
 def _say_what_is_left_out(figure: Figure, data: Data | None, edges: list[View], dim: int) -> None:
