@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -168,6 +169,14 @@ def test_warnings_are_one_line_each(folder: Path) -> None:
     assert err.count("\n") == err.count("warning: ")
 
 
+def test_the_floor_is_a_part_of_the_variance(folder: Path) -> None:
+    x = two_clusters(90)
+    write_csv(folder / "x.csv", x, "a,b")
+    (component,) = run_json("fit", "x.csv", "-k", 1, "--floor", 0.5)["components"]
+    assert component["scales"] == pytest.approx(np.sqrt(1.5 * x.var(0)), rel=1e-5)
+    assert "floor must be a number > 0" in refuses("fit", "x.csv", "-k", 2, "--floor", 0)
+
+
 def test_compare_of_models_gives_closed_forms(folder: Path) -> None:
     shift = 1.5
     cramix.save(normal([0.0, 0.0]), "a.safetensors")
@@ -183,7 +192,7 @@ def test_compare_of_models_gives_closed_forms(folder: Path) -> None:
     assert about["c2"] == pytest.approx(math.sqrt(2 / math.pi * (length[0] - length[1])), rel=1e-6)
     assert about["directions"] is None
     out, _ = run("compare", "a.safetensors", "b.safetensors")
-    for word in ("C2", "ISE", "KL(A‖B)", "±", "a model of 1 components"):
+    for word in ("C2", "ISE", "KL(A‖B)", "±", "a model of 1 component\n"):
         assert word in out
 
 
@@ -325,7 +334,7 @@ def test_refusals(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "whole safetensors" in refuses("compare", "fake.safetensors", "x.csv")
     assert "one mixture" in refuses("sample", "batch.safetensors", "-n", 1, "--out", "y.csv")
     assert "has d = 3 and x.csv has d = 2" in refuses("compare", "m3.safetensors", "x.csv")
-    assert "method must be one of" in refuses("fit", "x.csv", "-k", 1, "--method", "magic")
+    assert "--method must be one of merge" in refuses("fit", "x.csv", "-k", 1, "--method", "magic")
     assert "x.csv has no column 'c'" in refuses("compare", "x.csv", "x.csv", "--columns", "a,c")
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
     assert "cannot be written to" in refuses("fit", "x.csv", "-k", 1, "--out", "m.safetensors")
@@ -343,6 +352,7 @@ def test_wrong_usage_is_refused_too(folder: Path) -> None:
         (("fit", "x.csv", "-k", 1, "--colour", "red"), ["--colour"]),
         (("sample", "m.safetensors", "-n", 0, "--out", "-"), ["-n"]),
         (("unfit",), ["unfit"]),
+        (("fti",), ["Did you mean 'fit'? See: "]),
     ]:
         line = refuses(*arguments)
         assert "--help" in line
@@ -356,6 +366,8 @@ def test_help_lists_the_commands() -> None:
         for command in ("demo", "fit", "compare", "compress", "sample"):
             assert command in out
     assert "--drop-missing" in run("fit", "--help")[0]
+    assert "figures" in run("reproduce")[0]
+    assert run("--version")[0] == f"cramix {cramix.__version__}\n"
 
 
 def test_the_unexpected_ends_with_1_and_its_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,6 +428,24 @@ def test_the_installed_command_shows_progress_on_a_terminal(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["k"] == 3
     assert "Fitting 3 components to 300 rows: " in done.stderr
+
+
+def test_an_interrupted_command_says_so_and_leaves_the_old_file_whole(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(200_000, 6)))
+    (tmp_path / "m.safetensors").write_text("the last one")
+    command = [PROGRAM, "fit", "x.npy", "-k", "20", "--out", "m.safetensors"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=ENVIRONMENT) as job:
+        assert job.stderr is not None
+        err = ""
+        while "merging" not in err and (more := job.stderr.read(1)):
+            err += more
+        job.send_signal(signal.SIGINT)
+        err += job.stderr.read()
+    assert job.returncode == 130
+    assert err.endswith("stopped\n")
+    assert "Traceback" not in err
+    assert (tmp_path / "m.safetensors").read_text() == "the last one"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.safetensors", "x.npy"]
 
 
 def test_the_installed_command_is_quiet_when_its_reader_leaves(tmp_path: Path) -> None:

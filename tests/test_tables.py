@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -193,6 +194,23 @@ def test_truncated_files_are_refused(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes()[:-500])
         with pytest.raises(Refusal, match="not a whole"):
             tables.read(path)
+
+
+def test_row_numbers_of_pandas_are_no_data(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"a": [5.0, 1.0, 4.0], "b": [1.0, 2.0, 3.0]})
+    frame.to_csv(tmp_path / "x.csv")
+    with pytest.raises(Refusal, match=r"first column holds row numbers and has no name.* it has: x1, a, b"):
+        tables.read(tmp_path / "x.csv")
+    assert tables.read(tmp_path / "x.csv", ["x1", "a"]).rows.tolist() == [[0, 5], [1, 1], [2, 4]]
+    frame.set_index("a").to_csv(tmp_path / "x.csv", index_label="")  # nameless, but data
+    assert tables.read(tmp_path / "x.csv").names == ("x1", "b")
+
+
+def test_decimal_commas_are_told_from_text(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match=r"row 1 is '1,5'\. Write decimals with a point"):
+        tables.read(table_file(tmp_path, ".csv", "a;b\n1,5;2,5\n"))
+    with pytest.raises(Refusal, match=r"row 1 is 'x,5'\. Choose columns"):
+        tables.read(table_file(tmp_path, ".csv", "a;b\nx,5;2\n"))
 
 
 def test_arrays_that_are_no_tables_are_refused(tmp_path: Path) -> None:

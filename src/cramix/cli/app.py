@@ -8,11 +8,12 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+import cramix
 from cramix.cli import reproduce
 from cramix.cli.compare import compare
 from cramix.cli.compress import compress
@@ -23,6 +24,8 @@ from cramix.cli.sample import sample
 
 # File errors that another path mends; the others, such as a full disk, do not come from how the command was called.
 _WRONG_PATH = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+# What typer returns after Ctrl-C, without a word.
+_INTERRUPTED = 130
 
 
 class Commands(TyperGroup):
@@ -35,6 +38,8 @@ class Commands(TyperGroup):
             code = super().main(args, **options | {"standalone_mode": False})
         except Exception as error:  # the last resort of a program
             code = _end(error, as_json="--json" in args)
+        if code == _INTERRUPTED:
+            print("stopped", file=sys.stderr)
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -58,7 +63,8 @@ def _verdict(error: Exception) -> tuple[int, str]:
         return 1, "stopped"
     if hasattr(error, "format_message"):  # wrong usage, in whichever module typer keeps its errors
         where = getattr(getattr(error, "ctx", None), "command_path", "cramix")
-        return 2, f"{error.format_message().rstrip('.')}. See: {where} --help"
+        message = error.format_message().rstrip(".")
+        return 2, f"{message}{'' if message.endswith('?') else '.'} See: {where} --help"
     if isinstance(error, OSError) and error.filename is not None:
         return 2 if isinstance(error, _WRONG_PATH) else 1, f"{error.filename}: {error.strerror}"
     if isinstance(error, ImportError):
@@ -77,8 +83,14 @@ app = typer.Typer(
 
 
 @app.callback()
-def about(context: typer.Context) -> None:
+def about(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
     """Gaussian mixtures by gradient descent, with Cramér distances."""
+    if version:
+        print(f"cramix {cramix.__version__}")
+        raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
 

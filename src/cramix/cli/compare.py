@@ -11,7 +11,7 @@ import typer
 from cramix.cli import measures, models, tables
 from cramix.cli.options import Columns, DropMissing, Json
 from cramix.cli.refusal import Refusal, refusing
-from cramix.cli.report import Fact, show, working
+from cramix.cli.report import Fact, counted, show, working
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.coordinates import in_coordinates
 
@@ -31,7 +31,7 @@ class _Side(NamedTuple):
         size = self.mixture.n_components
         if self.is_model:
             about = {"path": self.path, "kind": "model", "k": size}
-            return Fact(key, key.upper(), about, f"{self.path}, a model of {size} components")
+            return Fact(key, key.upper(), about, f"{self.path}, a model of {counted(size, 'component')}")
         about = {"path": self.path, "kind": "data", "n": size, "dropped": self.dropped}
         dropped = f" ({self.dropped} dropped)" if self.dropped else ""
         return Fact(key, key.upper(), about, f"{self.path}, {size} rows of data{dropped}")

@@ -49,6 +49,10 @@ def fit(
     weights: Annotated[
         str | None, typer.Option("--weights", metavar="COLUMN", help="Column with the weights of the rows.")
     ] = None,
+    floor: Annotated[
+        float,
+        typer.Option("--floor", help="Added to every variance, as a part of the data's; more keeps from collapse."),
+    ] = 1e-6,
     drop_missing: DropMissing = False,
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")] = False,
@@ -60,6 +64,8 @@ def fit(
     if plot is not None:
         check_output(plot, _PICTURES)
         pictures.require_matplotlib()
+    if method not in METHODS:
+        raise Refusal(f"--method must be one of {', '.join(METHODS)}; got {method!r}.")
     table = tables.read(data, tables.split_names(columns), weights, drop_missing=drop_missing)
     n, d = table.rows.shape
     if k > n:
@@ -71,6 +77,7 @@ def fit(
             method=method,
             covariances=covariance.value,
             weights=table.weights,
+            floor=floor,
             generator=torch.Generator().manual_seed(seed),
             progress=lambda step: say(f"{step.name}, {step.components} components"),
         )

@@ -75,6 +75,11 @@ def working(what: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]
         print(f"warning: {message}", file=sys.stderr, flush=True)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words, as 1 row or 2 rows."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 class _Component(NamedTuple):
     weight: float
     mean: list[float]
@@ -97,9 +102,9 @@ def _table(mixture: MultivariateNormalMixture, names: tuple[str, ...], width: in
         table.add_row(f"{component.weight:.4f}", *(f"{mean:.4g} ± {scale:.3g}" for mean, scale in pairs))
     left_out = []
     if len(names) > shown:
-        left_out.append(f"{len(names) - shown} more columns")
+        left_out.append(counted(len(names) - shown, "more column"))
     if len(components) > _MOST_COMPONENTS:
-        left_out.append(f"{len(components) - _MOST_COMPONENTS} lighter components")
+        left_out.append(counted(len(components) - _MOST_COMPONENTS, "lighter component"))
     table.caption = f"and {' and '.join(left_out)}" if left_out else None
     return table
 

@@ -18,12 +18,14 @@ from cramix.data import ring_line_square
 from cramix.directions import equispaced
 from cramix.plot import require_matplotlib
 
-app = typer.Typer(help="Repeat the experiments of the paper.", no_args_is_help=True)
+app = typer.Typer(invoke_without_command=True)
 
 
 @app.callback()
-def about() -> None:
+def about(context: typer.Context) -> None:
     """Repeat the experiments of the paper."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 @app.command()

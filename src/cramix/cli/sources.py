@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 
 class Source(NamedTuple):
-    """The columns a file has, and a function that reads some of them, NaN where there is nothing."""
+    """The columns a file has, and a function that reads some of them, NaN where there is nothing.
+
+    The first is nameless where it alone has no name in the file.
+    """
 
     names: list[str]
     load: Callable[[list[int]], list[np.ndarray]]
+    nameless: bool = False
 
 
 def source(path: Path) -> Source:
@@ -48,7 +52,7 @@ def _text(path: Path) -> Source:
                 raise Refusal(f"{path} cannot be read: {error}") from None
         return [_floats(path, found.names[i], column) for i, column in zip(columns, table.columns, strict=True)]
 
-    return Source(found.names, load)
+    return Source(found.names, load, found.nameless)
 
 
 def _npy(path: Path) -> Source:
@@ -92,10 +96,10 @@ def _floats(path: Path, name: str, column: pyarrow.ChunkedArray) -> np.ndarray:
             return compute.cast(trimmed, float64()).to_numpy()
         except ArrowInvalid:
             row = _first_text(trimmed)
-            raise Refusal(
-                f"{path}: column {name!r} must hold numbers; row {row + 1} is {column[row].as_py()!r}. "
-                "Choose columns with --columns."
-            ) from None
+            value = column[row].as_py()
+            comma = re.fullmatch(r"\s*[+-]?\d+,\d+\s*", value)
+            cure = "Write decimals with a point." if comma else "Choose columns with --columns."
+            raise Refusal(f"{path}: column {name!r} must hold numbers; row {row + 1} is {value!r}. {cure}") from None
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)):
         raise Refusal(f"{path}: column {name!r} must hold numbers; it holds {kind}. Choose columns with --columns.")
     return compute.cast(column, float64(), safe=False).to_numpy()

@@ -56,7 +56,7 @@ def read(
         raise Refusal(f"{path} is a model file; here must be data: {', '.join(SUFFIXES)}.")
     if suffix not in SUFFIXES:
         raise Refusal(f"{path} must end in one of {', '.join(SUFFIXES)}, which says how to read it.")
-    names, load = source(path)
+    names, load, nameless = source(path)
     if columns is None and prefer is not None and set(prefer) <= set(names):
         columns = prefer
     chosen = [name for name in names if name != weights] if columns is None else list(columns)
@@ -68,6 +68,11 @@ def read(
     loaded = np.column_stack(load([_place(path, names, name) for name in asked]))
     if not len(loaded):
         raise Refusal(f"{path} has no rows. Give a file with rows of numbers.")
+    if columns is None and nameless and _are_row_numbers(loaded[:, 0]):
+        raise Refusal(
+            f"{path}: the first column holds row numbers and has no name, as pandas writes them. Choose columns with "
+            f"--columns; it has: {_listed(names)}."
+        )
     finite = np.isfinite(loaded).all(1)
     if not finite.all():
         if not drop_missing:
@@ -124,6 +129,11 @@ def _place(path: Path, names: list[str], name: str) -> int:
     close = difflib.get_close_matches(name, names, 1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     raise Refusal(f"{path} has no column {name!r}.{hint} It has: {_listed(names)}.")
+
+
+def _are_row_numbers(column: np.ndarray) -> bool:
+    steps = np.diff(column)
+    return len(steps) > 0 and column[0] in (0, 1) and bool((steps == 1).all())
 
 
 def _listed(names: list[str]) -> str:

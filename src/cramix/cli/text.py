@@ -19,11 +19,15 @@ _LONGEST_LINE = 1 << 24
 
 
 class Layout(NamedTuple):
-    """Names of the columns, what stands between them (None: any white space), and the lines to skip before the rows."""
+    """Names of the columns, what stands between them (None: any white space), and the lines to skip before the rows.
+
+    The first column is nameless where the others have names, as row numbers are that pandas writes.
+    """
 
     names: list[str]
     delimiter: str | None
     skip: int
+    nameless: bool = False
 
 
 def layout(path: Path) -> Layout:
@@ -45,7 +49,8 @@ def layout(path: Path) -> Layout:
     numbers = [f"x{i}" for i in range(1, len(fields) + 1)]
     if any(map(_is_number, fields)) and all(_is_number(f) or f.lower() in _MISSING for f in fields):
         return Layout(numbers, delimiter, skip)
-    return Layout([field or number for field, number in zip(fields, numbers, strict=True)], delimiter, skip + 1)
+    names = [field or number for field, number in zip(fields, numbers, strict=True)]
+    return Layout(names, delimiter, skip + 1, not fields[0] and all(fields[1:]) and len(fields) > 1)
 
 
 def read(path: Path, layout: Layout, columns: list[int], kind: pyarrow.DataType) -> pyarrow.Table:
