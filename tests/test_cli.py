@@ -174,7 +174,7 @@ def test_the_floor_is_a_part_of_the_variance(folder: Path) -> None:
     write_csv(folder / "x.csv", x, "a,b")
     (component,) = run_json("fit", "x.csv", "-k", 1, "--floor", 0.5)["components"]
     assert component["scales"] == pytest.approx(np.sqrt(1.5 * x.var(0)), rel=1e-5)
-    assert "floor must be > 0" in refuses("fit", "x.csv", "-k", 2, "--floor", 0)
+    assert "floor must be a number > 0" in refuses("fit", "x.csv", "-k", 2, "--floor", 0)
 
 
 def test_compare_of_models_gives_closed_forms(folder: Path) -> None:
