@@ -26,6 +26,7 @@ from cramix.distance.sliced import sliced_cramer_squared
 from cramix.fitting.em import Data, Outcome, maximize
 from cramix.fitting.families import Family
 from cramix.fitting.merging import PLACING, merging, priors
+from cramix.fitting.polishing import polish
 from cramix.fitting.problem import Found, Method, Problem
 from cramix.fitting.starts import STARTS, regrouped, sums_of
 from cramix.mixture import MultivariateNormalMixture
@@ -86,7 +87,7 @@ class MergeDown(Method):
         def watch(log_likelihood: float) -> None:
             problem.note_likelihood("polishing", problem.n_components, log_likelihood)
 
-        return maximize(data, sums, self.max_iterations, self.tolerance, watch=watch)
+        return polish(data, sums, self.max_iterations, self.tolerance, watch)
 
     def _some(self, problem: Problem) -> Tensor | None:
         """Return the numbers of the samples to search with, none for all."""

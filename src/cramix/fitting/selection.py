@@ -14,6 +14,7 @@ from cramix.fitting.door import conclude, prepare
 from cramix.fitting.em import Data, maximize
 from cramix.fitting.merge import MergeDown
 from cramix.fitting.merging import PLACING, merging, priors
+from cramix.fitting.polishing import polish
 from cramix.fitting.problem import Found, Problem
 from cramix.fitting.result import FitResult, Step
 from cramix.fitting.starts import STARTS
@@ -110,7 +111,7 @@ def select(
         results = {}
         for k, sums in _path(problem, problem.data, wanted):
             outcome = maximize(problem.data, sums, _CHOOSING)
-            outcome = maximize(problem.data, outcome.best(), method.max_iterations, method.tolerance)
+            outcome = polish(problem.data, outcome.best(), method.max_iterations, method.tolerance)
             part = replace(problem, n_components=k)
             part.note_likelihood("polishing", k, outcome.log_likelihood.item())
             parameters = problem.family.parameters(outcome.sums.squeeze(0))
