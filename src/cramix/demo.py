@@ -22,15 +22,14 @@ class Contest(NamedTuple):
     x: Tensor
     results: dict[str, FitResult]
 
-    def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Return a table: method, mean log likelihood, sliced Cramér distance, seconds, whether it arrived."""
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return a table: method, mean log likelihood, sliced Cramér distance, seconds."""
         return [
             (
                 name,
                 f"{result.log_likelihood:.4f}",
                 f"{sliced_cramer_distance(result.mixture, self.x).item():.4f}",
                 f"{result.seconds:.2f}",
-                "yes" if result.converged else "no",
             )
             for name, result in self.results.items()
         ]

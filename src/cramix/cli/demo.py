@@ -22,7 +22,7 @@ def demo(out: Annotated[Path, typer.Option(help="Where the picture goes.")] = Pa
     require_matplotlib()
     with working(f"Fitting {job.COMPONENTS} components to a ring, a line and a square") as say:
         contest = job.run(say=say)
-    table = Table("method", "mean log likelihood", "distance C2", "seconds", "arrived")  # 80 characters wide at most
+    table = Table("method", "mean log likelihood", "distance C2", "seconds")
     for row in contest.rows():
         table.add_row(*row)
     console = Console()

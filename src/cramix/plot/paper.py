@@ -81,5 +81,5 @@ def losses(runs: Sequence[Run]) -> Figure:
     right.set(xlabel="step", title="negative mean log likelihood", ylim=(1.4, 6.5))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=9, loc="upper right")
+        axes.legend(framealpha=0.9, edgecolor="none", fontsize=9, loc="upper right")
     return figure
