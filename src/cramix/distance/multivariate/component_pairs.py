@@ -62,7 +62,7 @@ def between_components(parts: Components, first: Tensor, second: Tensor, nodes: 
         shape = ellipsoids(spread[:, i] + spread[:, j], parts.dense)
         rows = rows_of(nodes, shape, parts.multiplicity, torch.float64, derivatives)
         offsets = means[:, i] - means[:, j]
-        lengths = rows.at(offsets.reshape(-1, 1, dim))
+        lengths = rows.at(offsets.reshape(-1, dim, 1))
         length = lengths.value.view(batch, -1)
         half = torch.where(i == j, 0.5, 1.0)
         share = half * weights[:, i] * weights[:, j]
@@ -94,14 +94,14 @@ def components_to_points(
     n = points.places.shape[-2]
     working = points.places.dtype if batch * k * n > _SMALL else torch.float64
     rows = rows_of(nodes, shapes, parts.multiplicity, working, at_components or at_points)
-    means = parts.means.to(working).unsqueeze(-2)  # (B, k, 1, d)
+    means = parts.means.to(working).unsqueeze(-1)  # (B, k, d, 1)
     sums: Moments | None = None
     value = parts.weights.new_zeros(batch * k)
     at = (value.new_zeros(batch, n), value.new_zeros(batch, n, dim)) if at_points else ()
     step = max(1, block_size(means) // (batch * k * max(nodes.t.shape[-1], 3 * dim)))
     for start in range(0, n, step):
         part = slice(start, start + step)
-        places = points.places[:, part].to(working).unsqueeze(1)  # (B or 1, 1, m, d)
+        places = points.places[:, part].to(working).mT.contiguous().unsqueeze(1)  # (B or 1, 1, d, m)
         offsets = (means - places).flatten(0, 1)
         weights = points.weights[:, part].to(working)
         own = weights if len(weights) == 1 else weights.repeat_interleave(k, 0)
@@ -146,5 +146,5 @@ def _pulls(rows: Rows, lengths: Lengths, weights: Tensor) -> Tensor:
     """Return the derivatives of the lengths in the offsets, summed over components with their weights, `(B, n, d)`."""
     assert lengths.slope is not None, "rows were made with derivatives"
     pull = lengths.turned * (lengths.slope + 2 * rows.linear.unsqueeze(-1))
-    pull = pull if rows.axes is None else pull @ rows.axes.mT
-    return (pull.view(*weights.shape, *pull.shape[1:]).double() * weights[..., None, None]).sum(1)
+    pull = pull if rows.axes is None else rows.axes @ pull
+    return (pull.view(*weights.shape, *pull.shape[1:]).double() * weights[..., None, None]).sum(1).mT

@@ -73,9 +73,9 @@ class OwnTerm:
         for rows, offsets, shares in self._tiles(t):
             batch = len(t)
             if rows.flat is not None:  # these have the plain length, as elsewhere
-                norm += (torch.where(rows.flat, shares, 0) * offsets.norm(dim=-1)).view(batch, -1).sum(-1)
+                norm += (torch.where(rows.flat, shares, 0) * offsets.norm(dim=1)).view(batch, -1).sum(-1)
                 shares = torch.where(rows.flat, 0, shares)
-            squares = offsets.square().sum(-1) + rows.multiplicity * rows.variances.sum(-1, keepdim=True)
+            squares = offsets.square().sum(1) + rows.multiplicity * rows.variances.sum(-1, keepdim=True)
             mass += shares.view(batch, -1).sum(-1)
             square += (shares * squares).view(batch, -1).sum(-1)
             rises += rows.rises(offsets, shares).view(batch, -1, t.shape[-1]).sum(1)
@@ -83,7 +83,7 @@ class OwnTerm:
         self._runs.update(zip(runs, rises.split(_RUN, -1), strict=True))
 
     def _tiles(self, t: Tensor) -> Iterator[tuple[Rows, Tensor, Tensor]]:
-        """Yield rows, offsets `(E, n, d)` and shares `(E, n)` of all pairs, each met once but for some near i = j."""
+        """Yield rows, offsets `(E, d, n)` and shares `(E, n)` of all pairs, each met once but for some near i = j."""
         batch, n, dim = self._places.shape
         dense, spread = self._spread.ndim == 4, self._spread
         nodes = Nodes(t, t, t[:, 0], t[:, 0], t[:, 0])  # of which only t matters
@@ -98,13 +98,14 @@ class OwnTerm:
                 j = slice(begin, begin + side)
                 half = 0.5 if i == j else 1.0
                 shares = half * self._weights[:, i].unsqueeze(-1) * self._weights[:, j].unsqueeze(-2)
-                offsets = self._places[:, i].unsqueeze(2) - self._places[:, j].unsqueeze(1)
+                places = self._places.mT
+                offsets = places[..., i].unsqueeze(3) - places[..., j].unsqueeze(2)  # (B, d, i, j)
                 if rows is not None:
-                    yield rows, offsets.flatten(1, 2), shares.flatten(1)
+                    yield rows, offsets.flatten(2), shares.flatten(1)
                     continue
                 sums = (spread[:, i].unsqueeze(2) + spread[:, j].unsqueeze(1)).flatten(1, 2)
                 own = rows_of(nodes, ellipsoids(sums, dense), multiplicity, t.dtype, False)
-                yield own, offsets.reshape(-1, 1, dim), shares.reshape(-1, 1)
+                yield own, offsets.flatten(2).mT.reshape(-1, dim, 1), shares.reshape(-1, 1)
 
 
 class _Rest(NamedTuple):
