@@ -25,8 +25,8 @@ def length(
     variances = variances.view(1, 1, g)
     reach = max(1.0, offsets.norm(dim=-1).max().item(), (d // g * variances.sum()).sqrt().item())
     nodes = choose_nodes(variances, d // g, torch.tensor([2.7 * (radius or reach)], dtype=torch.float64), tolerance)
-    rows = Rows(nodes, *Ellipsoids(variances[0], None), d // g, torch.float64, False)
-    return rows.at(offsets.unsqueeze(0)).value[0].tolist()
+    rows = Rows(nodes, Ellipsoids(variances, None), d // g, torch.float64, False)
+    return rows.at(offsets.T.unsqueeze(0)).value[0].tolist()
 
 
 def isotropic(distance: float, scale: float, d: int) -> float:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cramix.distance.multivariate.mean_norm import Lengths, Moments, Rows, gradients, moments
 from cramix.distance.multivariate.nodes import Nodes, choose_nodes
+from cramix.distance.multivariate.pair_norm import pair_norm
 from cramix.distance.multivariate.sides import Components, Ellipsoids, Points, Side, ellipsoids
 
 # Numbers in the largest temporary array: on the CPU it stays in cache, a GPU wants much to do at a time.
@@ -58,24 +59,22 @@ def between_components(parts: Components, first: Tensor, second: Tensor, nodes: 
     at_weights, at_means, at_spread = (torch.zeros_like(x) for x in parts)
     value = weights.new_zeros(batch)
     width = spread[0, 0].numel() + (3 * spread.shape[-1] + 2) * nodes.t.shape[-1]
-    for i, j in zip(*(x.split(max(1, block_size(means) // (batch * width))) for x in (first, second)), strict=True):
-        shape = ellipsoids(spread[:, i] + spread[:, j], parts.dense)
-        rows = rows_of(nodes, shape, parts.multiplicity, torch.float64, derivatives)
-        offsets = means[:, i] - means[:, j]
-        lengths = rows.at(offsets.reshape(-1, 1, dim))
-        length = lengths.value.view(batch, -1)
+    step = max(1, block_size(means) // (batch * width))
+    for i, j in zip(first.split(step), second.split(step), strict=True):
+        (w_i, m_i, s_i), (w_j, m_j, s_j) = ([x.index_select(1, at) for x in parts] for at in (i, j))
+        shapes = ellipsoids(s_i + s_j, parts.dense)
+        length, at_offsets, at_sums = pair_norm(nodes, shapes, parts.multiplicity, m_i - m_j, derivatives)
         half = torch.where(i == j, 0.5, 1.0)
-        share = half * weights[:, i] * weights[:, j]
+        share = half * w_i * w_j
         value += (share * length).sum(-1)
-        if not derivatives:
+        if at_offsets is None or at_sums is None:
             continue
-        centre, covariance = gradients(rows, moments(rows, lengths, weights.new_ones(1, 1)))
-        at_weights.index_add_(1, i, half * weights[:, j] * length).index_add_(1, j, half * weights[:, i] * length)
-        pull = share.unsqueeze(-1) * centre.view(batch, -1, dim)
+        length *= half
+        at_weights.index_add_(1, i, w_j * length).index_add_(1, j, w_i * length)
+        pull = share.unsqueeze(-1) * at_offsets
         at_means.index_add_(1, i, pull).index_add_(1, j, pull, alpha=-1)
-        covariance = covariance.view(batch, len(i), *spread.shape[2:])
-        covariance = covariance * share.view(batch, -1, *(1,) * (spread.ndim - 2))
-        at_spread.index_add_(1, i, covariance).index_add_(1, j, covariance)
+        at_sums *= share.view(*share.shape, *(1,) * (spread.ndim - 2))
+        at_spread.index_add_(1, i, at_sums).index_add_(1, j, at_sums)
     return Result(value, at_weights, at_means, at_spread)
 
 
@@ -93,15 +92,15 @@ def components_to_points(
     batch, k, dim = parts.means.shape
     n = points.places.shape[-2]
     working = points.places.dtype if batch * k * n > _SMALL else torch.float64
-    rows = rows_of(nodes, shapes, parts.multiplicity, working, at_components or at_points)
-    means = parts.means.to(working).unsqueeze(-2)  # (B, k, 1, d)
+    rows = Rows(nodes, shapes, parts.multiplicity, working, at_components or at_points)
+    means = parts.means.to(working).unsqueeze(-1)  # (B, k, d, 1)
     sums: Moments | None = None
     value = parts.weights.new_zeros(batch * k)
     at = (value.new_zeros(batch, n), value.new_zeros(batch, n, dim)) if at_points else ()
     step = max(1, block_size(means) // (batch * k * max(nodes.t.shape[-1], 3 * dim)))
     for start in range(0, n, step):
         part = slice(start, start + step)
-        places = points.places[:, part].to(working).unsqueeze(1)  # (B or 1, 1, m, d)
+        places = points.places[:, part].to(working).mT.contiguous().unsqueeze(1)  # (B or 1, 1, d, m)
         offsets = (means - places).flatten(0, 1)
         weights = points.weights[:, part].to(working)
         own = weights if len(weights) == 1 else weights.repeat_interleave(k, 0)
@@ -133,18 +132,9 @@ def block_size(like: Tensor) -> int:
     return _BLOCK["cpu" if like.device.type == "cpu" else "cuda"]
 
 
-def rows_of(nodes: Nodes, shapes: Ellipsoids, multiplicity: int, dtype: torch.dtype, derivatives: bool) -> Rows:
-    """Flatten the batch and the components of each of its elements, which share its nodes."""
-    each = shapes.variances.shape[1]
-    nodes = Nodes(*(x.unsqueeze(1).expand(-1, each, *x.shape[1:]).flatten(0, 1) for x in nodes))
-    variances = shapes.variances.flatten(0, 1)
-    axes = None if shapes.axes is None else shapes.axes.flatten(0, 1)
-    return Rows(nodes, variances, axes, multiplicity, dtype, derivatives)
-
-
 def _pulls(rows: Rows, lengths: Lengths, weights: Tensor) -> Tensor:
     """Return the derivatives of the lengths in the offsets, summed over components with their weights, `(B, n, d)`."""
     assert lengths.slope is not None, "rows were made with derivatives"
-    pull = lengths.turned * (lengths.slope + 2 * rows.linear.unsqueeze(-1))
-    pull = pull if rows.axes is None else pull @ rows.axes.mT
-    return (pull.view(*weights.shape, *pull.shape[1:]).double() * weights[..., None, None]).sum(1)
+    pull = lengths.turned * lengths.slope
+    pull = pull if rows.axes is None else rows.axes @ pull
+    return (pull.view(*weights.shape, *pull.shape[1:]).double() * weights[..., None, None]).sum(1).mT

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+
+# Nodes t below this are those where L is close to 1, for vectors of the size of the problem.
+_LOW = 1 / 16
 
 
 class Nodes(NamedTuple):
@@ -17,12 +22,15 @@ class Nodes(NamedTuple):
     linear: Tensor  # (B,)
     constant: Tensor  # (B,)
     first: Tensor  # (B,), the number of the first node on the lattice of all nodes there may be
+    low: int  # how many come first of which L is close to 1
 
 
 def choose_nodes(
     variances: Tensor, multiplicity: int, radius: Tensor, tolerance: float, unit: Tensor | None = None
 ) -> Nodes:
     """Choose nodes for vectors of a size around 1, to an absolute error of `tolerance`, or relative for longer ones.
+
+    These are few numbers, which are NumPy's until they are chosen: its calls take less time.
 
     Args:
         variances: along the axes of the covariances, `(B, k, g)`, each for `multiplicity` axes. Sums of them are no
@@ -33,36 +41,43 @@ def choose_nodes(
         unit: of the lengths, `(B or 1,)`, 1 if None.
     """
     tolerance = 0.8 * tolerance  # of the step, of the begin and of the end, which add up to 1.25 of it at most
-    step = _step(tolerance)
-    phase = torch.zeros_like(radius) if unit is None else unit.log()
+    step, longest = _step(tolerance), radius.cpu().numpy()
+    phase = np.zeros_like(longest) if unit is None else np.log(unit.cpu().numpy())
     # Where the rule begins: the fourth moment, which is left out, is small there. On a lattice that stays the same
     # when the radius and the unit change, so that the loss is the same function all along an optimisation.
-    first = (((6 * math.sqrt(math.pi) * tolerance) ** (1 / 3) / radius).log() - phase).div(step).floor()
-    if not math.isfinite(first.sum().item()):
+    begin = math.log(6 * math.sqrt(math.pi) * tolerance) / 3
+    first = np.floor((begin - np.log(longest) - phase) / step)
+    if not np.isfinite(first).all():
         raise ValueError(
             "means, covariances and samples must have finite squares; got a size of inf or NaN. Scale them."
         )
-    last = ((math.log(1 / tolerance) - phase) / step).ceil()
-    u = _on_lattice(first, max(2, int((last - first).amax().item()) + 1), step, phase)
+    last = np.ceil((math.log(1 / tolerance) - phase) / step)
+    u = _on_lattice(first, max(2, int((last - first).max()) + 1), step, phase)
     weights = step / (math.sqrt(math.pi) * u)
     # Where it ends: what L has left, at worst in the centre of a component, is below the tolerance.
-    count = _needed(u, weights, variances, multiplicity, tolerance)
-    below = step / math.sqrt(math.pi) / math.expm1(step) * u[:, 0]
-    above = weights[:, count - 1] / math.expm1(step)
+    mass = weights * np.exp(_largest_log(torch.as_tensor(u * u, device=variances.device), variances, multiplicity))
+    left = (mass[:, ::-1].cumsum(-1)[:, ::-1] - mass).max(0)  # after each node
+    count = int(np.argmax(left <= tolerance)) + 1
     u, weights = u[:, :count], weights[:, :count]
-    return Nodes(u.square(), weights, below, above, first)
+    t = u * u
+    below = step / math.sqrt(math.pi) / math.expm1(step) * u[:, 0]
+    above = weights[:, -1] / math.expm1(step)
+    low = int((t.max(0) < _LOW).sum())
+    return Nodes(*(torch.as_tensor(x, device=variances.device) for x in (t, weights, below, above, first)), low)
 
 
 def lattice(first: int, count: int, tolerance: float, unit: Tensor) -> Tensor:
     """Return `t` at some numbers of the lattice that `choose_nodes` has for a tolerance, `(B, count)`."""
-    return _on_lattice(torch.full_like(unit, first), count, _step(0.8 * tolerance), unit.log()).square()
+    phase = np.log(unit.cpu().numpy())
+    u = _on_lattice(np.full_like(phase, first), count, _step(0.8 * tolerance), phase)
+    return torch.as_tensor(u * u, device=unit.device)
 
 
-def _on_lattice(first: Tensor, count: int, step: float, phase: Tensor) -> Tensor:
-    numbers = first.unsqueeze(-1) + torch.arange(count, dtype=first.dtype, device=first.device)
-    return torch.exp(step * numbers + phase.unsqueeze(-1))
+def _on_lattice(first: np.ndarray, count: int, step: float, phase: np.ndarray) -> np.ndarray:
+    return np.exp(step * (first[:, None] + np.arange(count)) + phase[:, None])
 
 
+@lru_cache
 def _step(tolerance: float) -> float:
     """Solve `sqrt(2) h / pi exp(-pi^2 / (2 h)) = tolerance`, the error of the trapezoid rule for a point."""
     step = 0.3
@@ -71,11 +86,9 @@ def _step(tolerance: float) -> float:
     return step
 
 
-def _needed(u: Tensor, weights: Tensor, variances: Tensor, multiplicity: int, tolerance: float) -> int:
-    """Count the nodes after which `sum_q weights_q L(t_q)` at delta = 0 is below the tolerance for all of them."""
-    growth = 2 * u.square()[:, None, None] * variances.unsqueeze(-1)  # (B, k, g, Q)
-    at_centre = torch.exp(-0.5 * multiplicity * growth.log1p_().sum(-2))
-    mass = torch.where(variances.amax(-1, keepdim=True) > 0, at_centre, 0).amax(1) * weights
-    left = (mass.flip(-1).cumsum(-1).flip(-1) - mass).amax(0)  # after each node
-    enough = (left <= tolerance).nonzero()
-    return int(enough[0].item()) + 1 if len(enough) else u.shape[-1]
+def _largest_log(t: Tensor, variances: Tensor, multiplicity: int) -> np.ndarray:
+    """Return the largest `log L(t)` at delta = 0 of all components that have a spread, `(B, Q)`."""
+    growth = t[:, None, None] * (2 * variances).unsqueeze(-1)  # (B, k, g, Q)
+    logs = -0.5 * multiplicity * growth.log1p_().sum(-2)
+    flat = variances.amax(-1, keepdim=True) == 0
+    return logs.masked_fill_(flat, -torch.inf).amax(1).cpu().numpy()

@@ -13,11 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.distance.multivariate.component_pairs import block_size, rows_of
+from cramix.distance.multivariate.component_pairs import block_size
 from cramix.distance.multivariate.mean_norm import Rows
 from cramix.distance.multivariate.nodes import Nodes, lattice
+from cramix.distance.multivariate.pair_norm import pair_rises
 from cramix.distance.multivariate.sides import (
     Components,
+    Ellipsoids,
     Side,
     ellipsoids,
     mean,
@@ -47,6 +49,7 @@ class OwnTerm:
         assert side.spread is not None, "points without one have a sum of their own"
         self._weights, self._places, self._spread = side.weights.double(), side[1].double(), side.spread
         self._shared = not isinstance(side, Components)
+        self._multiplicity = self._places.shape[-1] // self._spread.shape[-1]
         self.tolerance = tolerance
         self._runs: dict[int, Tensor] = {}
         self._rest: _Rest | None = None
@@ -70,28 +73,34 @@ class OwnTerm:
             return
         t = torch.cat([lattice(run * _RUN, _RUN, self.tolerance, self._unit) for run in runs], -1)
         rises, mass, square, norm = (torch.zeros_like(t), *torch.zeros(3, len(t), dtype=t.dtype, device=t.device))
-        for rows, offsets, shares in self._tiles(t):
-            batch = len(t)
-            if rows.flat is not None:  # these have the plain length, as elsewhere
-                norm += (torch.where(rows.flat, shares, 0) * offsets.norm(dim=-1)).view(batch, -1).sum(-1)
-                shares = torch.where(rows.flat, 0, shares)
-            squares = offsets.square().sum(-1) + rows.multiplicity * rows.variances.sum(-1, keepdim=True)
-            mass += shares.view(batch, -1).sum(-1)
-            square += (shares * squares).view(batch, -1).sum(-1)
-            rises += rows.rises(offsets, shares).view(batch, -1, t.shape[-1]).sum(1)
+        for shapes, offsets, shares in self._tiles(t.shape[-1]):
+            variances = shapes.variances  # (B, 1 or E, g)
+            flat = variances.amax(-1) == 0
+            if flat.any():  # these have the plain length, as elsewhere
+                norm += (torch.where(flat, shares, 0) * offsets.norm(dim=-1)).sum(-1)
+                shares = torch.where(flat, 0, shares)
+            squares = offsets.square().sum(-1) + self._multiplicity * variances.sum(-1)
+            mass += shares.sum(-1)
+            square += (shares * squares).sum(-1)
+            rises += self._rises(t, shapes, offsets, shares)
         self._rest = _Rest(mass, square, norm)
         self._runs.update(zip(runs, rises.split(_RUN, -1), strict=True))
 
-    def _tiles(self, t: Tensor) -> Iterator[tuple[Rows, Tensor, Tensor]]:
-        """Yield rows, offsets `(E, n, d)` and shares `(E, n)` of all pairs, each met once but for some near i = j."""
+    def _rises(self, t: Tensor, shapes: Ellipsoids, offsets: Tensor, shares: Tensor) -> Tensor:
+        """Return `sum s (1 - L(t))` over some pairs, `(B, Q)`."""
+        if not self._shared:
+            return (shares.unsqueeze(1) @ pair_rises(t, shapes, self._multiplicity, offsets)).squeeze(1)
+        nodes = Nodes(t, t, t[:, 0], t[:, 0], t[:, 0], t.shape[-1])  # of which only t matters
+        rows = Rows(nodes, shapes, self._multiplicity, t.dtype, False)
+        return rows.rises(offsets.mT, shares)
+
+    def _tiles(self, count: int) -> Iterator[tuple[Ellipsoids, Tensor, Tensor]]:
+        """Yield shapes, offsets `(B, E, d)` and shares `(B, E)` of all pairs, each met once but for some near i = j."""
         batch, n, dim = self._places.shape
         dense, spread = self._spread.ndim == 4, self._spread
-        nodes = Nodes(t, t, t[:, 0], t[:, 0], t[:, 0])  # of which only t matters
-        multiplicity = dim // spread.shape[-1]
-        width = t.shape[-1] + dim if self._shared else spread[0, 0].numel() + 5 * spread.shape[-1] * t.shape[-1]
-        side = max(1, math.isqrt(block_size(t) // (batch * width)))
+        width = count + dim if self._shared else spread[0, 0].numel() + 5 * spread.shape[-1] * count
+        side = max(1, math.isqrt(block_size(spread) // (batch * width)))
         common = ellipsoids(2 * spread, dense) if self._shared else None
-        rows = None if common is None else rows_of(nodes, common, multiplicity, t.dtype, False)
         for start in range(0, n, side):
             i = slice(start, start + side)
             for begin in range(start, n, side):
@@ -99,12 +108,11 @@ class OwnTerm:
                 half = 0.5 if i == j else 1.0
                 shares = half * self._weights[:, i].unsqueeze(-1) * self._weights[:, j].unsqueeze(-2)
                 offsets = self._places[:, i].unsqueeze(2) - self._places[:, j].unsqueeze(1)
-                if rows is not None:
-                    yield rows, offsets.flatten(1, 2), shares.flatten(1)
-                    continue
-                sums = (spread[:, i].unsqueeze(2) + spread[:, j].unsqueeze(1)).flatten(1, 2)
-                own = rows_of(nodes, ellipsoids(sums, dense), multiplicity, t.dtype, False)
-                yield own, offsets.reshape(-1, 1, dim), shares.reshape(-1, 1)
+                shapes = common
+                if shapes is None:
+                    sums = spread[:, i].unsqueeze(2) + spread[:, j].unsqueeze(1)
+                    shapes = ellipsoids(sums.flatten(1, 2), dense)
+                yield shapes, offsets.flatten(1, 2), shares.flatten(1)
 
 
 class _Rest(NamedTuple):

@@ -7,6 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+# Vectors shorter than this, in units of the size of the problem, have no direction.
+TINY = 1e-12
+
 
 class Components(NamedTuple):
     """Weights `(B, k)`, means `(B, k, d)`, and covariances `(B, k, d, d)` or variances `(B, k, g)`, in float64."""
