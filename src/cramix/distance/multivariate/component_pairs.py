@@ -55,7 +55,7 @@ def within_components(parts: Components, nodes: Nodes, derivatives: bool) -> Res
 def between_components(parts: Components, first: Tensor, second: Tensor, nodes: Nodes, derivatives: bool) -> Result:
     """Return `sum s_i s_j E|X_i - X_j|` over pairs (i, j) of components, half of it where i = j."""
     weights, means, spread = parts
-    batch, _, dim = means.shape
+    batch = len(means)
     at_weights, at_means, at_spread = (torch.zeros_like(x) for x in parts)
     value = weights.new_zeros(batch)
     width = spread[0, 0].numel() + (3 * spread.shape[-1] + 2) * nodes.t.shape[-1]

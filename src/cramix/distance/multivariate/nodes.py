@@ -63,7 +63,8 @@ def choose_nodes(
     below = step / math.sqrt(math.pi) / math.expm1(step) * u[:, 0]
     above = weights[:, -1] / math.expm1(step)
     low = int((t.max(0) < _LOW).sum())
-    return Nodes(*(torch.as_tensor(x, device=variances.device) for x in (t, weights, below, above, first)), low)
+    parts = [torch.as_tensor(x, device=variances.device) for x in (t, weights, below, above, first)]
+    return Nodes(parts[0], parts[1], parts[2], parts[3], parts[4], low)
 
 
 def lattice(first: int, count: int, tolerance: float, unit: Tensor) -> Tensor:

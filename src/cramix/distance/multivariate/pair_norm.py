@@ -1,4 +1,4 @@
-"""The mean length `E|Z|` of one normal vector for each covariance, as pairs of components have (docs/math.md, eq. 25 to 29).
+"""The mean length `E|Z|` of one normal vector for each covariance, as pairs of components have (math.md, eq. 25 to 29).
 
 Where many vectors share a covariance, see `mean_norm`.
 """
@@ -16,7 +16,7 @@ from cramix.distance.underflow import LARGEST_EXPONENT
 
 
 class PairNorm(NamedTuple):
-    """Mean lengths `(B, E)` with derivatives in offsets `(B, E, d)` and in covariances or variances, as those in shape."""
+    """Mean lengths `(B, E)`, with derivatives in offsets `(B, E, d)` and in covariances or variances."""
 
     value: Tensor
     at_offsets: Tensor | None
