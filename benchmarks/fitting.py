@@ -25,7 +25,7 @@ RESULTS = Path(__file__).parent / "fitting.md"
 # Settings were chosen on seeds from 2000 on.
 FIRST_SEED = 100
 BEST_KNOWN = -1.6528
-ROUNDS = 60
+ROUNDS = 15
 
 Fit = Callable[[np.ndarray, Problem, int], Callable[[np.ndarray], float]]
 
@@ -279,7 +279,7 @@ def main() -> None:
     if "problems" in options.parts:
         many_problems(page, options.seeds)
     if "quality" in options.parts:
-        time_to_quality(page, options.data, 5)
+        time_to_quality(page, options.data, 3)
     if "compression" in options.parts:
         compressing(page)
 
