@@ -41,15 +41,5 @@ def run(seed: int = 0, say: Callable[[str], None] = lambda text: None) -> Contes
     results = {}
     for name in METHODS:
         say(name)
-        results[name] = solve(
-            x,
-            COMPONENTS,
-            method=name,
-            covariances="full",
-            weights=None,
-            start=None,
-            floor=1e-6,
-            generator=torch.Generator().manual_seed(seed),
-            progress=None,
-        )
+        results[name] = solve(x, COMPONENTS, method=name, generator=torch.Generator().manual_seed(seed))
     return Contest(x, results)

@@ -104,7 +104,7 @@ def _ours(x: Tensor, seed: int) -> Run:
 
 def _problem(x: Tensor, method: Method, seed: int) -> Problem:
     generator = torch.Generator().manual_seed(seed)
-    return prepare(x, COMPONENTS, method, "full", None, None, 1e-6, generator, None)
+    return prepare(x, COMPONENTS, method, generator=generator)
 
 
 def _mixture(problem: Problem, place: Descent) -> MultivariateNormalMixture:

@@ -65,14 +65,5 @@ def _start(mixture: MultivariateNormalMixture, k: int) -> MultivariateNormalMixt
 def _solved(
     mixture: MultivariateNormalMixture, k: int, method: Method, start: MultivariateNormalMixture | None
 ) -> MultivariateNormalMixture:
-    return solve(
-        mixture,
-        k,
-        method=method,
-        covariances="full",
-        weights=None,
-        start=start,
-        floor=1e-9,
-        generator=torch.Generator(mixture.means.device).manual_seed(0),
-        progress=None,
-    ).mixture
+    generator = torch.Generator(mixture.means.device).manual_seed(0)
+    return solve(mixture, k, method=method, start=start, floor=1e-9, generator=generator).mixture

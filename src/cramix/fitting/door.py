@@ -82,13 +82,13 @@ def solve(
     target: Tensor | MultivariateNormalMixture | NormalMixture,
     n_components: int,
     *,
-    method: str | Method,
-    covariances: str,
-    weights: Tensor | None,
-    start: str | MultivariateNormalMixture | None,
-    floor: float,
-    generator: torch.Generator | None,
-    progress: Callable[[Step], None] | None,
+    method: str | Method = "merge",
+    covariances: str = "full",
+    weights: Tensor | None = None,
+    start: str | MultivariateNormalMixture | None = None,
+    floor: float = 1e-6,
+    generator: torch.Generator | None = None,
+    progress: Callable[[Step], None] | None = None,
 ) -> FitResult:
     """Do what `fit` does, but leave it to the caller to warn."""
     chosen = _method(method)
@@ -101,12 +101,12 @@ def prepare(
     target: Tensor | MultivariateNormalMixture | NormalMixture,
     n_components: int,
     method: Method,
-    covariances: str,
-    weights: Tensor | None,
-    start: str | MultivariateNormalMixture | None,
-    floor: float,
-    generator: torch.Generator | None,
-    progress: Callable[[Step], None] | None,
+    covariances: str = "full",
+    weights: Tensor | None = None,
+    start: str | MultivariateNormalMixture | None = None,
+    floor: float = 1e-6,
+    generator: torch.Generator | None = None,
+    progress: Callable[[Step], None] | None = None,
 ) -> Problem:
     """Check what `fit` is given, and return it as a problem in the units of the method."""
     history = History(progress)
