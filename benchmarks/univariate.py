@@ -120,6 +120,7 @@ def main() -> None:
             "# Benchmarks of the univariate core",
             "",
             f"Machine: {machine(torch, np, scoringrules, cramix)}.",
+            "Other pages: [the multivariate distance](multivariate.md), [fits](fitting.md).",
             "",
             "`make bench` writes this page. Contestants of a table take turns in one process; times are medians over",
             "the turns, speeds are ratios to the table's first row, turn by turn: median (smallest to largest). Loss",
