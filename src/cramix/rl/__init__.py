@@ -1,0 +1,47 @@
+"""Distributional Q-learning for Stable-Baselines3: Gaussian mixtures of returns, and their rivals."""
+
+from importlib.util import find_spec
+
+if not (find_spec("gymnasium") and find_spec("stable_baselines3")):
+    raise ImportError("cramix.rl needs Stable-Baselines3 and Gymnasium. Use: pip install 'cramix[rl]'")
+
+from cramix.rl.algorithm import DistributionalDQN
+from cramix.rl.c51 import C51
+from cramix.rl.crdqn import CRDQN
+from cramix.rl.ddqn import DoubleDQN
+from cramix.rl.fqf import FQF
+from cramix.rl.gmdqn import GMDQN
+from cramix.rl.jt import JTDQN
+from cramix.rl.masks import MaskedActions
+from cramix.rl.nll import NLLDQN
+from cramix.rl.qrdqn import QRDQN
+from cramix.rl.risk import parse_risk
+from cramix.rl.settings import Settings
+
+# By the names of the command line.
+ALGORITHMS: dict[str, type[DistributionalDQN]] = {
+    "gmdqn": GMDQN,
+    "c51": C51,
+    "qrdqn": QRDQN,
+    "crdqn": CRDQN,
+    "fqf": FQF,
+    "jt": JTDQN,
+    "nll": NLLDQN,
+    "ddqn": DoubleDQN,
+}
+
+__all__ = [
+    "ALGORITHMS",
+    "C51",
+    "CRDQN",
+    "FQF",
+    "GMDQN",
+    "JTDQN",
+    "NLLDQN",
+    "QRDQN",
+    "DistributionalDQN",
+    "DoubleDQN",
+    "MaskedActions",
+    "Settings",
+    "parse_risk",
+]

@@ -1,0 +1,307 @@
+"""The skeleton of all algorithms here: deep Q-learning of return distributions, for Stable-Baselines3."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn
+from stable_baselines3.common.utils import LinearSchedule
+
+from cramix.mixture import NormalMixture
+from cramix.rl import file
+from cramix.rl.exploration import Exploration
+from cramix.rl.learner import METRICS, Learner, can_compile
+from cramix.rl.masks import mask_of
+from cramix.rl.network import to_tensor
+from cramix.rl.policy import CnnPolicy, MlpPolicy, MultiInputPolicy, ReturnPolicy
+from cramix.rl.replay import Replay
+from cramix.rl.returns import Returns
+from cramix.rl.risk import Risk, parse_risk
+from cramix.rl.settings import Settings
+
+# Compiling takes as long as some ten thousand updates of a small network.
+_WORTH_COMPILING = 50_000
+
+
+class DistributionalDQN(OffPolicyAlgorithm):
+    """Deep Q-learning in which the network predicts the distribution of returns of every action.
+
+    The target is the Bellman operator on the distribution of the best next action: chosen by the online network, judged
+    by the target network. Subclasses say which distributions, and which loss compares them.
+
+    Args:
+        policy: "MlpPolicy", "CnnPolicy" or "MultiInputPolicy".
+        env: an environment with discrete actions, its name, or a vectorised one.
+        preset: settings to start from, by name, see `presets`.
+        seed: of weights, exploration, draws from memory and environments.
+        device: "auto" takes a GPU where there is one.
+        verbose: 1 for a table of the log.
+        tensorboard_log: folder for TensorBoard.
+        stats_window_size: episodes in the means of the log.
+        settings: any field of `cramix.rl.Settings`.
+    """
+
+    policy_aliases: ClassVar[dict[str, type]] = {
+        "MlpPolicy": MlpPolicy,
+        "CnnPolicy": CnnPolicy,
+        "MultiInputPolicy": MultiInputPolicy,
+    }
+    returns_class: ClassVar[type[Returns]]
+    presets: ClassVar[dict[str, Settings]] = {"default": Settings()}
+    policy: ReturnPolicy
+    replay_buffer: Replay
+
+    def __init__(
+        self,
+        policy: str | type[ReturnPolicy],
+        env: GymEnv | str | None,
+        *,
+        preset: str = "default",
+        seed: int | None = None,
+        device: torch.device | str = "auto",
+        verbose: int = 0,
+        tensorboard_log: str | None = None,
+        stats_window_size: int = 100,
+        _init_setup_model: bool = True,
+        **settings: Any,
+    ):
+        if preset not in self.presets:
+            raise ValueError(
+                f"preset must be one of {', '.join(self.presets)}; got {preset!r}. Leave it out for the default."
+            )
+        self.settings = self.presets[preset].replace(**settings)
+        super().__init__(
+            policy,
+            env,  # type: ignore[arg-type]
+            learning_rate=self.settings.rate,
+            buffer_size=self.settings.buffer_size,
+            learning_starts=self.settings.learning_starts,
+            batch_size=self.settings.batch_size,
+            tau=self.settings.tau,
+            gamma=self.settings.gamma,
+            train_freq=self.settings.train_freq,
+            gradient_steps=self.settings.gradient_steps,
+            n_steps=self.settings.n_steps,
+            policy_kwargs=dict(self.settings.policy_kwargs),
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            verbose=verbose,
+            device=device,
+            seed=seed,
+            sde_support=False,
+            support_multi_env=True,
+        )
+        if _init_setup_model:
+            self._setup_model()
+
+    def _setup_model(self) -> None:
+        if not isinstance(self.action_space, spaces.Discrete):
+            raise ValueError(
+                f"env must have discrete actions; got {self.action_space}. Wrap it, or use an algorithm for those."
+            )
+        self._setup_lr_schedule()
+        self.set_random_seed(self.seed)
+        self.policy = self.policy_class(  # type: ignore[assignment]
+            self.observation_space,
+            self.action_space,
+            self.returns_class,
+            dict(self.settings.returns),
+            **self.policy_kwargs,
+        ).to(self.device)
+        risk = self.settings.risk
+        self.policy.measure = None if risk == "mean" else parse_risk(risk)
+        if self.settings.return_scale != "auto":
+            self.policy.unit.fill_(float(self.settings.return_scale))
+        self.learner = Learner(
+            self.policy.q_net, self.policy.q_net_target, self.policy.unit, self.settings, self.policy.measure
+        )
+        self.replay_buffer = Replay(
+            self.settings.buffer_size,
+            self.observation_space,
+            self.action_space,
+            self.device,
+            self.n_envs,
+            gamma=self.settings.gamma,
+            n_steps=self.settings.n_steps,
+            seed=self.seed,
+        )
+        self.exploration = Exploration(int(self.action_space.n), self.seed)
+        self.exploration_rate = self.settings.exploration_initial_eps
+        self.exploration_schedule = LinearSchedule(
+            self.settings.exploration_initial_eps,
+            self.settings.exploration_final_eps,
+            max(self.settings.exploration_fraction, 1e-12),
+        )
+        self._metrics: torch.Tensor | None = None
+        self._convert_train_freq()
+
+    def learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int | None = 4,
+        tb_log_name: str | None = None,
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> Self:
+        """Learn for so many environment steps; see Stable-Baselines3 for the arguments."""
+        wanted = self.settings.compile
+        if wanted == "auto":
+            enough = total_timesteps * self._updates_per_step() >= _WORTH_COMPILING
+            wanted = enough and self.policy.measure is None and can_compile(self.device)
+        if wanted and not self.learner.compiled:
+            self.learner.compile()
+        name = tb_log_name or type(self).__name__
+        return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)  # type: ignore
+
+    def _updates_per_step(self) -> float:
+        frequency = self.train_freq.frequency if self.train_freq.unit.value == "step" else 1  # type: ignore[union-attr]
+        return 1.0 if self.gradient_steps < 0 else self.gradient_steps / (frequency * self.n_envs)
+
+    def train(self, gradient_steps: int, batch_size: int) -> None:
+        """Take updates from memory."""
+        if self._n_updates == 0 and self.settings.return_scale == "auto":
+            self.policy.unit.fill_(return_scale(self.replay_buffer.returns()))
+        self.policy.set_training_mode(True)
+        rate = self.settings.rate(self._current_progress_remaining)
+        for _ in range(gradient_steps):
+            batch = self.replay_buffer.draw(batch_size, env=self._vec_normalize_env)
+            actions = batch.actions - self.policy.first_action if self.policy.first_action else batch.actions
+            self._metrics = self.learner.update(batch._replace(actions=actions), rate)
+        self._n_updates += gradient_steps
+
+    def _on_step(self) -> None:
+        self.exploration_rate = self.exploration_schedule(self._current_progress_remaining)
+
+    def _sample_action(
+        self, learning_starts: int, action_noise: Any = None, n_envs: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return actions that explore: all of them at random before learning starts."""
+        mask = mask_of(self._last_obs)
+        if self.num_timesteps < learning_starts or self.exploration_rate >= 1:
+            actions = self.exploration.random(n_envs, mask)
+        else:
+            with torch.no_grad():
+                best = self.policy.best(to_tensor(self._last_obs, self.device), self.policy.measure).cpu().numpy()
+            actions = self.exploration.mix(best, self.exploration_rate, mask)
+        actions = actions + self.policy.first_action
+        return actions, actions
+
+    def predict(
+        self,
+        observation: Any,
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+        risk: Risk | None = None,
+    ) -> tuple[np.ndarray, tuple[np.ndarray, ...] | None]:
+        """Return actions for observations, and the state as it came.
+
+        Args:
+            observation: one, or one of each environment.
+            state: not used.
+            episode_start: not used.
+            deterministic: False also explores, at the present rate.
+            risk: judges actions instead of that of the settings, see `cramix.rl.parse_risk`.
+        """
+        seen, many = self.policy.obs_to_tensor(observation)
+        measure = self.policy.measure if risk is None else None if risk == "mean" else parse_risk(risk)
+        self.policy.set_training_mode(False)
+        with torch.no_grad():
+            best = self.policy.best(seen, measure).cpu().numpy()
+        if not deterministic:
+            mask = mask_of(seen)
+            best = self.exploration.mix(best, self.exploration_rate, None if mask is None else mask.cpu().numpy())
+        actions = best + self.policy.first_action
+        return (actions if many else actions[0]), state
+
+    def return_distribution(self, observation: Any) -> NormalMixture:
+        """Return the mixture of returns of every action, in units of the rewards.
+
+        Args:
+            observation: one, for the batch shape `(actions)`, or one of each environment, for `(envs, actions)`.
+        """
+        seen, many = self.policy.obs_to_tensor(
+            np.asarray(observation) if isinstance(observation, list) else observation
+        )
+        self.policy.set_training_mode(False)
+        with torch.no_grad():
+            parts = self.policy.q_net(seen)
+        mixture = parts.mixture(self.policy.unit)
+        if many:
+            return mixture
+        return NormalMixture(mixture.weights[0], mixture.means[0], mixture.scales[0], validate_args=False)
+
+    def _store_transition(
+        self, replay_buffer: Any, buffer_action: Any, new_obs: Any, reward: np.ndarray, dones: np.ndarray, infos: Any
+    ) -> None:
+        if not np.isfinite(reward).all():
+            i = int(np.flatnonzero(~np.isfinite(reward))[0])
+            raise ValueError(
+                f"rewards must be finite; got {reward[i]} from environment {i} at step {self.num_timesteps}. "
+                "Mend the environment; what was learned before is whole and can be saved."
+            )
+        super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
+
+    def collect_rollouts(self, *args: Any, **kwargs: Any) -> RolloutReturn:
+        """Step the environments; an error of theirs says where it came from."""
+        try:
+            return super().collect_rollouts(*args, **kwargs)
+        except (EOFError, BrokenPipeError, ConnectionError) as error:
+            raise RuntimeError(f"an environment's process ended at step {self.num_timesteps}; {_CURE}") from error
+        except Exception as error:
+            error.add_note(f"cramix: while environments took step {self.num_timesteps}; {_CURE}")
+            raise
+
+    def dump_logs(self) -> None:
+        """Write the log, with what the last update looked like."""
+        self.logger.record("rollout/exploration_rate", self.exploration_rate)
+        if self._metrics is not None:
+            for name, value in zip(METRICS, self._metrics.tolist(), strict=True):
+                self.logger.record(f"train/{name}", value * (self.policy.unit.item() if name in _IN_UNITS else 1.0))
+            self.logger.record("train/learning_rate", self.settings.rate(self._current_progress_remaining))
+            self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        super().dump_logs()
+
+    def save(self, path: str | os.PathLike, *unused: Any, **also_unused: Any) -> None:  # type: ignore[override]
+        """Write the model to a file, whole or not at all; it holds numbers and words, and no code."""
+        file.save(self, path)
+
+    @classmethod
+    def load(  # type: ignore[override]
+        cls, path: str | os.PathLike, env: GymEnv | None = None, device: torch.device | str = "auto", **settings: Any
+    ) -> Self:
+        """Read a model that `save` has written.
+
+        Args:
+            path: of the file.
+            env: to go on learning in; None to act only.
+            device: where to.
+            settings: changes by name; classes and functions of one's own are not in files and belong here.
+        """
+        return file.load(cls, path, env, device, settings)
+
+    def save_replay_buffer(self, path: str | os.PathLike) -> None:  # type: ignore[override]
+        """Write the memory of transitions to a file."""
+        self.replay_buffer.save(path)
+
+    def load_replay_buffer(self, path: str | os.PathLike, truncate_last_traj: bool = True) -> None:  # type: ignore[override]
+        """Read the memory of transitions from a file."""
+        self.replay_buffer.load(path)
+        if truncate_last_traj:
+            self.replay_buffer.cut()
+
+
+_CURE = "the model is whole: save it, set_env to a new environment, and learn with reset_num_timesteps=False."
+_IN_UNITS = ("smallest_scale", "value")
+
+
+def return_scale(returns: np.ndarray) -> float:
+    """Return a fifth of the size of returns: networks learn well in a unit of 10 to 100 parts of it (docs/rl.md)."""
+    size = float(np.sqrt(np.square(returns).mean())) if returns.size else 0.0
+    return size / 5 if size > 0 else 1.0

@@ -1,0 +1,31 @@
+"""CRDQN: quantiles that learn by the Cramér distance (Lhéritier and Bondoux, 2022)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cramix.rl.algorithm import DistributionalDQN
+from cramix.rl.quantiles import QuantileReturns
+from cramix.rl.returns import Parts
+from cramix.rl.settings import Settings
+
+
+class CramerQuantileReturns(QuantileReturns):
+    """Quantiles; the loss is `C2^2` between two sets of atoms, whose CDFs are steps."""
+
+    def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
+        places, order = torch.cat([prediction.means, target.means], -1).sort(-1)
+        jumps = torch.cat([prediction.weights.expand_as(prediction.means), -target.weights.expand_as(target.means)], -1)
+        difference = jumps.gather(-1, order).cumsum(-1)[..., :-1]  # F - G between neighbours
+        return (difference.square() * places.diff(dim=-1)).sum(-1)
+
+
+class CRDQN(DistributionalDQN):
+    """Deep Q-learning with quantiles of the return for every action, by the Cramér distance.
+
+    Arguments are those of `GMDQN`; `returns={"quantiles": 51}`.
+    """
+
+    returns_class = CramerQuantileReturns
+    presets = {"default": Settings()}  # noqa: RUF012

@@ -1,0 +1,38 @@
+"""DoubleDQN: the expected return alone (van Hasselt, Guez and Silver, 2016)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import smooth_l1_loss
+
+from cramix.rl.algorithm import DistributionalDQN
+from cramix.rl.returns import Outputs, Parts, Returns
+from cramix.rl.settings import Settings
+
+
+class ExpectedReturns(Returns):
+    """One atom an action, the expected return."""
+
+    ones: Tensor
+
+    def __init__(self, features: int, actions: int, dueling: bool = False):
+        super().__init__(features, actions, dueling)
+        self.values = Outputs(features, actions, 1, dueling)
+        self.register_buffer("ones", torch.ones(1, 1, 1), persistent=False)
+
+    def forward(self, features: Tensor) -> Parts:  # noqa: D102
+        return Parts(self.ones, self.values(features), torch.zeros_like(self.ones))
+
+    def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
+        return smooth_l1_loss(prediction.means, target.means, reduction="none").sum(-1)
+
+
+class DoubleDQN(DistributionalDQN):
+    """Deep Q-learning of expected returns, with actions chosen by one network and judged by another.
+
+    Arguments are those of `GMDQN`.
+    """
+
+    returns_class = ExpectedReturns
+    presets = {"default": Settings()}  # noqa: RUF012

@@ -1,0 +1,60 @@
+"""How good an agent is: episodes without exploration, many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+
+if TYPE_CHECKING:
+    from cramix.rl.algorithm import DistributionalDQN
+    from cramix.rl.risk import Risk
+
+# Seeds of evaluation are far from those of training, and the same for all agents.
+_FIRST_SEED = 1_000_000
+
+
+def evaluate(
+    model: DistributionalDQN,
+    env: str | Callable[[], gymnasium.Env],
+    episodes: int = 100,
+    *,
+    seed: int = 0,
+    risk: Risk | None = None,
+) -> np.ndarray:
+    """Return the undiscounted returns of episodes played without exploration, `(episodes)`.
+
+    Every episode has an environment and a seed of its own, so that two agents meet the same starts.
+
+    Args:
+        model: the agent.
+        env: name of the environment, or a function that makes it.
+        episodes: how many.
+        seed: of the first episode.
+        risk: judges actions instead of that of the agent.
+    """
+    make = (lambda: gymnasium.make(env)) if isinstance(env, str) else env
+    envs = [make() for _ in range(episodes)]
+    seen: list[Any] = [e.reset(seed=_FIRST_SEED + seed + i)[0] for i, e in enumerate(envs)]
+    returns = np.zeros(episodes)
+    playing = list(range(episodes))
+    while playing:
+        actions, _ = model.predict(_together([seen[i] for i in playing]), deterministic=True, risk=risk)
+        still = []
+        for i, action in zip(playing, actions, strict=True):
+            seen[i], reward, terminated, truncated, _ = envs[i].step(int(action))
+            returns[i] += float(reward)
+            if terminated or truncated:
+                envs[i].close()
+            else:
+                still.append(i)
+        playing = still
+    return returns
+
+
+def _together(observations: list[Any]) -> Any:
+    if isinstance(observations[0], dict):
+        return {key: np.stack([x[key] for x in observations]) for key in observations[0]}
+    return np.stack(observations)

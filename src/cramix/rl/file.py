@@ -1,0 +1,178 @@
+"""Models in files: a zip of JSON and safetensors, which hold words and numbers and never code."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from cramix.atomic import replacing
+from cramix.io import require_safetensors
+from cramix.rl.spaces import from_words, to_words
+
+if TYPE_CHECKING:
+    from cramix.rl.algorithm import DistributionalDQN
+
+_FORMAT = 1
+_COUNTS = ("num_timesteps", "_n_updates", "_episode_num", "_total_timesteps", "_current_progress_remaining")
+Model = TypeVar("Model", bound="DistributionalDQN")
+
+
+def save(model: DistributionalDQN, path: str | os.PathLike) -> None:
+    """Write settings, networks, the state of the optimiser and of the random generators."""
+    tensors = require_safetensors().torch
+    settings, left_out = _plain(asdict(model.settings))
+    words = {
+        "format": _FORMAT,
+        "algorithm": type(model).__name__,
+        "policy": type(model.policy).__name__,
+        "settings": settings,
+        "left_out": left_out,
+        "observation_space": to_words(model.observation_space),
+        "action_space": to_words(model.action_space),
+        "n_envs": model.n_envs,
+        "seed": model.seed,
+        "counts": {name: getattr(model, name) for name in _COUNTS},
+        "exploration_rate": model.exploration_rate,
+        "updates": model.learner.updates,
+        "generators": {
+            "exploration": model.exploration.generator.bit_generator.state,
+            "replay": model.replay_buffer.generator.bit_generator.state,
+        },
+    }
+    with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("model.json", json.dumps(words, indent=1))
+        archive.writestr("networks.safetensors", tensors.save(_cpu(model.policy.state_dict())))
+        archive.writestr("optimizer.safetensors", tensors.save(_cpu(_flatten(model.learner.optimizer))))
+
+
+def load(cls: type[Model], path: str | os.PathLike, env: Any, device: Any, changes: dict[str, Any]) -> Model:
+    """Read a model of a class; what is wrong with a file is said before anything is made of it."""
+    words, networks, state = _content(path)
+    if words["algorithm"] != cls.__name__:
+        raise ValueError(
+            f"{path} must hold a {cls.__name__}; got a {words['algorithm']}. Use {words['algorithm']}.load."
+        )
+    settings = _decoded(words["settings"])
+    for name in ("policy_kwargs", "returns", "optimizer_kwargs"):
+        if name in changes:
+            changes[name] = {**settings[name], **changes[name]}
+    missing = [name for name in words["left_out"] if not _given(name, changes)]
+    if missing:
+        raise ValueError(
+            f"{path} was made with {', '.join(missing)}, which files do not hold; got none. "
+            f"Give {missing[0].partition('.')[0]} to load again."
+        )
+    model = cls(
+        words["policy"],
+        env,
+        seed=words["seed"],
+        device=device,
+        _init_setup_model=False,
+        **{**settings, **changes},
+    )
+    seen, acts = from_words(words["observation_space"]), from_words(words["action_space"])
+    if env is None:
+        model.observation_space, model.action_space, model.n_envs = seen, acts, words["n_envs"]
+    elif (model.observation_space, model.action_space) != (seen, acts):
+        raise ValueError(
+            f"env must have the spaces of the file; got {model.observation_space}, {model.action_space} in place of "
+            f"{seen}, {acts}. Make the environment that {path} was learned in."
+        )
+    model._setup_model()
+    try:
+        model.policy.load_state_dict(networks)
+        _restore(model.learner.optimizer, state, model.device)
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise ValueError(f"{path} must fit its own settings; got: {error}. Write it anew with save.") from None
+    for name, value in words["counts"].items():
+        setattr(model, name, value)
+    model.exploration_rate = words["exploration_rate"]
+    model.learner.updates = words["updates"]
+    model.exploration.generator.bit_generator.state = words["generators"]["exploration"]
+    model.replay_buffer.generator.bit_generator.state = words["generators"]["replay"]
+    return model
+
+
+def _content(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+    safetensors = require_safetensors()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                raise zipfile.BadZipFile("a part that does not match its checksum")
+            words = json.loads(archive.read("model.json"))
+            networks = safetensors.torch.load(archive.read("networks.safetensors"))
+            state = safetensors.torch.load(archive.read("optimizer.safetensors"))
+    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError, safetensors.SafetensorError, EOFError) as error:
+        raise ValueError(f"{path} must be a whole model of cramix; got: {error}. Use an earlier one.") from None
+    if not isinstance(words, dict) or words.get("format") != _FORMAT:
+        found = words.get("format") if isinstance(words, dict) else None
+        raise ValueError(f"{path} must be of format {_FORMAT}; got {found}. Write it with this version.")
+    return words, networks, state
+
+
+def _cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: x.detach().cpu().clone().contiguous() for name, x in tensors.items()}
+
+
+def _flatten(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the state of an optimiser, `{"0/exp_avg": ..., ...}`."""
+    states = optimizer.state_dict()["state"]
+    return {f"{i}/{name}": torch.as_tensor(x) for i, state in states.items() for name, x in state.items()}
+
+
+def _restore(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], device: torch.device) -> None:
+    states: dict[int, dict[str, Tensor]] = {}
+    for key, x in tensors.items():
+        i, _, name = key.partition("/")
+        states.setdefault(int(i), {})[name] = x
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _plain(settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return settings in words, and the names of those that have none."""
+    left_out: list[str] = []
+
+    def words(value: Any, name: str) -> Any:
+        if isinstance(value, dict):
+            return {
+                key: x
+                for key, x in ((k, words(v, f"{name}.{k}" if name else k)) for k, v in value.items())
+                if x is not _NONE
+            }
+        if isinstance(value, list | tuple):
+            return [words(x, name) for x in value]
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        for where, module in _MODULES.items():
+            if isinstance(value, type) and vars(module).get(getattr(value, "__name__", "")) is value:
+                return {where: getattr(value, "__name__", "")}
+        left_out.append(name)
+        return _NONE
+
+    return words(settings, ""), left_out
+
+
+_NONE = object()
+# Classes that files may name.
+_MODULES = {"torch.nn": nn, "torch.optim": torch.optim}
+
+
+def _decoded(value: Any) -> Any:
+    """Return settings from words; classes are looked up in torch's own modules and nowhere else."""
+    if isinstance(value, dict):
+        for key, module in _MODULES.items():
+            if set(value) == {key}:
+                return getattr(module, value[key])
+        return {key: _decoded(x) for key, x in value.items()}
+    return value
+
+
+def _given(name: str, changes: dict[str, Any]) -> bool:
+    first, _, rest = name.partition(".")
+    return first in changes and (not rest or rest in changes[first])

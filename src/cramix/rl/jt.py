@@ -1,0 +1,32 @@
+"""JTDQN: Gaussian mixtures of returns that learn by the Jensen-Tsallis distance (Choi, Lee and Oh, 2019)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from cramix.loss import density_l2_loss
+from cramix.rl.algorithm import DistributionalDQN
+from cramix.rl.gaussian import GaussianReturns
+from cramix.rl.returns import Parts
+from cramix.rl.settings import Settings
+
+
+class JensenTsallisReturns(GaussianReturns):
+    """Gaussian mixtures; the loss is the squared L2 distance of densities (docs/math.md, eq. 15).
+
+    A density must be finite, so targets, which end in atoms, are as wide as the floor at least.
+    """
+
+    def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
+        wide = target._replace(scales=target.scales.clamp_min(self.floor))
+        return density_l2_loss(prediction.mixture(), wide.mixture(), reduction="none")
+
+
+class JTDQN(DistributionalDQN):
+    """Deep Q-learning with a Gaussian mixture of returns for every action, by the distance of densities.
+
+    Arguments are those of `GMDQN`.
+    """
+
+    returns_class = JensenTsallisReturns
+    presets = {"default": Settings(returns={"floor": 0.05})}  # noqa: RUF012

@@ -1,0 +1,108 @@
+"""Policies of Stable-Baselines3's kind: two networks, and the choice of an action."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.torch_layers import (
+    BaseFeaturesExtractor,
+    CombinedExtractor,
+    FlattenExtractor,
+    NatureCNN,
+)
+from torch import Tensor, nn
+
+from cramix.rl.masks import allowed, mask_of
+from cramix.rl.network import Observation, ReturnNetwork
+from cramix.rl.returns import Returns
+from cramix.rl.risk import Measure
+
+
+class ReturnPolicy(BasePolicy):
+    """Acts by the return distributions of a network.
+
+    Args:
+        observation_space: of the environment.
+        action_space: discrete.
+        returns_class: the kind of return distributions.
+        returns: its settings.
+        net_arch: widths of hidden layers.
+        activation_fn: between them.
+        layer_norm: whether hidden layers are normalised.
+        dueling: whether actions share a common part.
+        features_extractor_class: what comes before; the default depends on the policy.
+        features_extractor_kwargs: arguments for it.
+        normalize_images: whether bytes are divided by 255.
+    """
+
+    default_extractor: type[BaseFeaturesExtractor] = FlattenExtractor
+    default_arch: tuple[int, ...] = (256, 256)
+    unit: Tensor
+
+    def __init__(
+        self,
+        observation_space: spaces.Space,
+        action_space: spaces.Discrete,
+        returns_class: type[Returns],
+        returns: dict[str, Any],
+        *,
+        net_arch: list[int] | None = None,
+        activation_fn: type[nn.Module] = nn.ReLU,
+        layer_norm: bool = False,
+        dueling: bool = False,
+        features_extractor_class: type[BaseFeaturesExtractor] | None = None,
+        features_extractor_kwargs: dict[str, Any] | None = None,
+        normalize_images: bool = True,
+    ):
+        super().__init__(observation_space, action_space, normalize_images=normalize_images)
+        arguments: dict[str, Any] = {
+            "net_arch": self.default_arch if net_arch is None else net_arch,
+            "activation_fn": activation_fn,
+            "layer_norm": layer_norm,
+            "dueling": dueling,
+            "features_extractor_class": features_extractor_class or self.default_extractor,
+            "features_extractor_kwargs": features_extractor_kwargs or {},
+            "normalize_images": normalize_images,
+        }
+        actions = int(action_space.n)
+        self.q_net = ReturnNetwork(observation_space, actions, returns_class, returns, **arguments)
+        self.q_net_target = ReturnNetwork(observation_space, actions, returns_class, returns, **arguments)
+        self.q_net_target.load_state_dict(self.q_net.state_dict())
+        self.q_net_target.requires_grad_(False)
+        # How many units of reward one unit of the networks is.
+        self.register_buffer("unit", torch.ones(()))
+        self.first_action = int(action_space.start)
+        self.measure: Measure | None = None
+
+    def forward(self, obs: Observation, deterministic: bool = True) -> Tensor:
+        """Return the best actions `(batch)`."""
+        return self._predict(obs, deterministic)
+
+    def _predict(self, observation: Observation, deterministic: bool = True) -> Tensor:
+        return self.best(observation, self.measure) + self.first_action
+
+    def best(self, observation: Observation, measure: Measure | None) -> Tensor:
+        """Return the place `(batch)` of the best action by a measure, None for the mean."""
+        parts = self.q_net(observation)
+        values = parts.mean() if measure is None else measure(parts.mixture(self.unit))
+        return allowed(values, mask_of(observation)).argmax(-1)
+
+
+class MlpPolicy(ReturnPolicy):
+    """For vectors."""
+
+
+class CnnPolicy(ReturnPolicy):
+    """For images: the convolutions of Mnih et al. (2015), then one linear layer."""
+
+    default_extractor = NatureCNN
+    default_arch = ()
+
+
+class MultiInputPolicy(ReturnPolicy):
+    """For dictionaries of vectors and images."""
+
+    default_extractor = CombinedExtractor

@@ -1,0 +1,105 @@
+"""What a network says about returns: one distribution an action, as parts of a mixture, and how it learns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from cramix.mixture import NormalMixture
+
+
+class Parts(NamedTuple):
+    """A mixture for every action, in units of the network.
+
+    Args:
+        weights: `(batch, actions, k)`, or ones in place of axes that do not matter.
+        means: `(batch, actions, k)`.
+        scales: as the weights; zero for atoms.
+        extra: what a kind of returns needs besides in its own loss, `(batch, actions, ...)`.
+    """
+
+    weights: Tensor
+    means: Tensor
+    scales: Tensor
+    extra: Tensor | None = None
+
+    def of(self, actions: Tensor) -> Parts:
+        """Return the parts of one action a row, `(batch, k)`; actions are `(batch)`."""
+        rows = torch.arange(len(actions), device=actions.device)
+        shape = self.means.shape
+
+        def pick(x: Tensor) -> Tensor:
+            return x.expand(*shape[:2], *x.shape[2:])[rows, actions]
+
+        extra = None if self.extra is None else pick(self.extra)
+        return Parts(pick(self.weights), pick(self.means), pick(self.scales), extra)
+
+    def mean(self) -> Tensor:
+        """Return the expected return of every action, `(batch, actions)`."""
+        return (self.weights * self.means).sum(-1)
+
+    def mixture(self, unit: Tensor | float = 1.0) -> NormalMixture:
+        """Return the mixture with its batch shape, in units of the rewards."""
+        means = self.means * unit
+        weights, scales = self.weights.expand_as(means), (self.scales * unit).expand_as(means)
+        return NormalMixture(weights, means, scales, validate_args=False)
+
+
+class Outputs(nn.Module):
+    """Numbers for every action from features, `(batch, features) -> (batch, actions, size)`.
+
+    A dueling layer predicts what all actions share, and how each differs from their mean.
+    """
+
+    def __init__(self, features: int, actions: int, size: int, dueling: bool = False):
+        super().__init__()
+        self.shape = (actions, size)
+        self.actions = nn.Linear(features, actions * size)
+        self.shared = nn.Linear(features, size) if dueling else None
+
+    def forward(self, features: Tensor) -> Tensor:  # noqa: D102
+        each = self.actions(features).unflatten(-1, self.shape)
+        if self.shared is None:
+            return each
+        return self.shared(features).unsqueeze(-2) + each - each.mean(-2, keepdim=True)
+
+
+class Returns(nn.Module, ABC):
+    """The last layer of a network: features to a return distribution an action, with the loss that trains it.
+
+    Args:
+        features: width of the features.
+        actions: number of actions.
+        dueling: whether actions share a common part.
+    """
+
+    def __init__(self, features: int, actions: int, dueling: bool = False):
+        super().__init__()
+
+    @abstractmethod
+    def forward(self, features: Tensor) -> Parts:
+        """Return the distributions of all actions; features are `(batch, features)`."""
+
+    @abstractmethod
+    def loss(self, prediction: Parts, target: Parts) -> Tensor:
+        """Return the loss of every row, `(batch)`; both have parts `(batch, k)`, the target without gradient."""
+
+    def penalty(self, prediction: Parts) -> Tensor:
+        """Return what is added to the loss of every row to keep the parts valid, `(batch)`."""
+        return prediction.means.new_zeros(prediction.means.shape[:1])
+
+    def fractions(self) -> list[nn.Parameter]:
+        """Return the parameters of the weights, which may learn at a rate of their own."""
+        return []
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the layer was made with besides its sizes; plain values, for a file."""
+        return {}
+
+
+def spread(size: int, middle: float = 0.0, width: float = 1.0) -> Tensor:
+    """Return evenly spaced starting points of `size` components around `middle`; one alone stands in it."""
+    return torch.linspace(-width, width, size) + middle if size > 1 else torch.full((1,), middle)

@@ -1,0 +1,213 @@
+"""Runs: training in a folder, with checkpoints to go on from, evaluations, and a result at the end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+
+from cramix.atomic import replacing
+from cramix.checks import check_choice, check_integer
+from cramix.rl.algorithm import DistributionalDQN
+from cramix.rl.evaluation import evaluate
+
+Tell = Callable[[int, dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is to be trained.
+
+    Args:
+        env: name of the environment.
+        algo: name of the algorithm, see `ALGORITHMS`.
+        steps: of the environment.
+        seed: of everything.
+        preset: of the algorithm's settings.
+        settings: changes to them; plain values.
+        interval: steps between checkpoints; an interrupted run loses at most one.
+        curve_episodes: played at each checkpoint, for the learning curve.
+        episodes: played by the last agent.
+    """
+
+    env: str
+    algo: str = "gmdqn"
+    steps: int = 300_000
+    seed: int = 0
+    preset: str = "default"
+    settings: dict[str, Any] = field(default_factory=dict)
+    interval: int = 25_000
+    curve_episodes: int = 10
+    episodes: int = 100
+
+    def __post_init__(self):
+        from cramix.rl import ALGORITHMS
+
+        check_choice("algo", self.algo, ALGORITHMS)
+        for name in ("steps", "interval", "episodes"):
+            check_integer(name, getattr(self, name), 1)
+        check_integer("curve_episodes", self.curve_episodes, 0)
+        if self.env not in gymnasium.registry:
+            raise ValueError(f"env must be the name of a registered environment; got {self.env!r}. Try LunarLander-v3.")
+
+    def algorithm(self) -> type[DistributionalDQN]:
+        """Return the class of the algorithm."""
+        from cramix.rl import ALGORITHMS
+
+        return ALGORITHMS[self.algo]
+
+
+def train(run: Run, folder: str | Path, tell: Tell | None = None) -> dict[str, Any]:
+    """Train in a folder, or go on with what is there, and return the result.
+
+    At each checkpoint the environment starts anew from a seed of its own. So a run that was interrupted and goes on is,
+    to the bit, the run that was not.
+
+    Args:
+        run: what to train.
+        folder: for `run.json`, `model.zip`, the memory and `result.json`; made if it is not there.
+        tell: called with the number of steps and the latest figures, some times a second.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _claim(run, folder)
+    if (folder / "result.json").exists():
+        return read(folder / "result.json")
+    env = make_vec_env(run.env, n_envs=1)
+    try:
+        model, curve = _begin(run, folder, env)
+        keeper = _Keeper(run, folder, curve, tell)
+        left = run.steps - model.num_timesteps
+        if left > 0:
+            env.seed(_seed(run, model.num_timesteps))
+            model.learn(left, callback=keeper, log_interval=None, reset_num_timesteps=model.num_timesteps == 0)
+            keeper.keep()
+        returns = evaluate(model, run.env, run.episodes)
+    finally:
+        env.close()
+    result = {
+        **asdict(run),
+        "returns": returns.tolist(),
+        "mean": float(returns.mean()),
+        "std": float(returns.std()),
+        "parameters": sum(p.numel() for p in model.policy.q_net.parameters()),
+        "seconds": keeper.seconds,
+        "curve": keeper.curve,
+    }
+    write(folder / "result.json", result)
+    for memory in folder.glob("memory-*.npz"):
+        memory.unlink()
+    return result
+
+
+def write(path: Path, words: Any) -> None:
+    """Write plain values to a file, whole or not at all."""
+    with replacing(path) as file:
+        file.write(json.dumps(words, indent=1).encode())
+
+
+def read(path: Path) -> Any:
+    """Read what `write` has written."""
+    try:
+        return json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} must be whole JSON; got: {error}. Delete it to start anew.") from None
+
+
+def _claim(run: Run, folder: Path) -> None:
+    """Say in the folder what is trained there; another run is not mixed with it."""
+    asked, path = json.loads(json.dumps(asdict(run))), folder / "run.json"
+    if not path.exists():
+        write(path, asked)
+        return
+    found = read(path)
+    differences = [name for name in asked if asked[name] != found.get(name)]
+    if differences:
+        name = differences[0]
+        raise ValueError(
+            f"{folder} must hold this run or none; got one with {name} {found.get(name)!r} instead of {asked[name]!r}. "
+            "Use another folder, or the same settings to go on."
+        )
+
+
+def _begin(run: Run, folder: Path, env: Any) -> tuple[DistributionalDQN, list[dict[str, Any]]]:
+    """Return the model of the last checkpoint and the curve up to it, or new ones."""
+    algorithm, path = run.algorithm(), folder / "model.zip"
+    if not path.exists():
+        settings = {"compile": "auto", **run.settings}
+        policy = "MlpPolicy"
+        if isinstance(env.observation_space, gymnasium.spaces.Dict):
+            policy = "MultiInputPolicy"
+        elif len(env.observation_space.shape or ()) == 3:
+            policy = "CnnPolicy"
+        return algorithm(policy, env, preset=run.preset, seed=run.seed, **settings), []
+    model = algorithm.load(path, env)
+    model.replay_buffer.load(folder / f"memory-{model.num_timesteps}.npz")
+    return model, read(folder / f"curve-{model.num_timesteps}.json")
+
+
+def _seed(run: Run, step: int) -> int:
+    """Return the seed of the environment from a step on."""
+    return int(np.random.SeedSequence([run.seed, step]).generate_state(1)[0])
+
+
+class _Keeper(BaseCallback):
+    """Keeps checkpoints, evaluates at them, and tells how far the run is."""
+
+    def __init__(self, run: Run, folder: Path, curve: list[dict[str, Any]], tell: Tell | None):
+        super().__init__()
+        self.run, self.folder, self.curve, self.tell = run, folder, curve, tell
+        self.before = curve[-1]["seconds"] if curve else 0.0
+        self.started = self.told = time.monotonic()
+        self.figures: dict[str, Any] = {}
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.monotonic() - self.started
+
+    def _on_rollout_start(self) -> None:
+        step = self.model.num_timesteps
+        due = (self.curve[-1]["step"] if self.curve else 0) + self.run.interval
+        if due <= step < self.run.steps:
+            self.keep()
+            env = self.model.env
+            assert env is not None
+            env.seed(_seed(self.run, step))
+            self.model._last_obs = env.reset()  # type: ignore[assignment]
+
+    def keep(self) -> None:
+        """Evaluate, and write a checkpoint: the model last, for it says which memory and curve belong to it."""
+        model: Any = self.model
+        step = model.num_timesteps
+        model.replay_buffer.cut()
+        row: dict[str, Any] = {"step": step, "seconds": self.seconds}
+        if self.run.curve_episodes:
+            returns = evaluate(model, self.run.env, self.run.curve_episodes, seed=100_000 + step)
+            row |= {"mean": float(returns.mean()), "std": float(returns.std())}
+        self.curve.append(row)
+        model.replay_buffer.save(self.folder / f"memory-{step}.npz")
+        write(self.folder / f"curve-{step}.json", self.curve)
+        model.save(self.folder / "model.zip")
+        for old in (*self.folder.glob("memory-*.npz"), *self.folder.glob("curve-*.json")):
+            if f"-{step}." not in old.name:
+                old.unlink()
+
+    def _on_step(self) -> bool:
+        now = time.monotonic()
+        if self.tell is not None and now - self.told > 0.2:
+            self.told = now
+            buffer = self.model.ep_info_buffer
+            if buffer:
+                self.figures["return"] = float(np.mean([episode["r"] for episode in list(buffer)[-20:]]))
+            if self.curve:
+                self.figures["evaluation"] = self.curve[-1].get("mean")
+            self.tell(self.model.num_timesteps, self.figures)
+        return True
