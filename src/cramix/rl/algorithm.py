@@ -152,7 +152,9 @@ class DistributionalDQN(OffPolicyAlgorithm):
         """Learn for so many environment steps; see Stable-Baselines3 for the arguments."""
         wanted = self.settings.compile
         if wanted == "auto":
-            enough = total_timesteps * self._updates_per_step() >= _WORTH_COMPILING
+            # The whole run counts, so that one that was interrupted goes on as it was.
+            steps = total_timesteps + (0 if reset_num_timesteps else self.num_timesteps)
+            enough = steps * self._updates_per_step() >= _WORTH_COMPILING
             wanted = enough and self.policy.measure is None and can_compile(self.device)
         if wanted and not self.learner.compiled:
             self.learner.compile()
