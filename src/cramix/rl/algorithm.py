@@ -168,7 +168,7 @@ class DistributionalDQN(OffPolicyAlgorithm):
     def train(self, gradient_steps: int, batch_size: int) -> None:
         """Take updates from memory."""
         if self._n_updates == 0 and self.settings.return_scale == "auto":
-            self.policy.unit.fill_(return_scale(self.replay_buffer.returns()))
+            self.policy.unit.fill_(return_scale(self.replay_buffer.returns(self._vec_normalize_env)))
         self.policy.set_training_mode(True)
         rate = self.settings.rate(self._current_progress_remaining)
         for _ in range(gradient_steps):

@@ -49,7 +49,7 @@ class Learner:
         self._flat = FlatParameters(online, [fractions])
         self._leaves = [nn.Parameter(vector) for vector in self._flat.vectors]
         self._target = FlatParameters(target, [_same(target, online, fractions)])
-        self.optimizer = _optimizer(self._leaves, settings)
+        self.optimizer = _optimizer(self._leaves, _shares(len(self._leaves), bool(fractions), settings), settings)
         self.compiled = False
         self._gradient: Callable[..., tuple[Sequence[Tensor], Tensor]] = self._eager_gradient
         self.updates = 0
@@ -63,13 +63,17 @@ class Learner:
             return _clip(gradients, metrics, self.settings.max_grad_norm)
 
         graph = torch.compile(whole, dynamic=False)
+        works = False
 
         def gradient(vectors: Sequence[Tensor], *rest: Any) -> tuple[Sequence[Tensor], Tensor]:
+            nonlocal works
             try:
                 with torch.no_grad():
-                    return graph(vectors, *rest)
+                    result = graph(vectors, *rest)
+                works = True
+                return result
             except Exception as error:
-                if self.updates:
+                if works:
                     raise
                 warnings.warn(
                     f"the update could not be compiled and runs as it is, slower: {_first_line(error)}. "
@@ -153,10 +157,22 @@ def _approach(vectors: Sequence[Tensor], goals: Sequence[Tensor], part: float) -
         vector.lerp_(goal, part)
 
 
-def _optimizer(leaves: Sequence[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
+def _shares(groups: int, fractions: bool, settings: Settings) -> list[float]:
+    """Return the share of the learning rate of every group; fractions are the last, and may be all there is."""
+    if not fractions:
+        return [1.0]
+    start, own = settings.rate(1.0), settings.fraction_learning_rate or 0.0
+    if start <= 0:
+        raise ValueError(
+            f"fraction_learning_rate must be None where learning_rate starts at 0; got {own}. "
+            "It is a share of the first learning rate, so start above 0."
+        )
+    return [1.0, own / start][-groups:]
+
+
+def _optimizer(leaves: Sequence[nn.Parameter], shares: Sequence[float], settings: Settings) -> torch.optim.Optimizer:
     """Return the optimiser; each group has the share of the learning rate that is its own."""
     start = settings.rate(1.0)
-    shares = [1.0] if len(leaves) == 1 else [1.0, (settings.fraction_learning_rate or 0.0) / start]
     groups = [{"params": [leaf], "share": share} for leaf, share in zip(leaves, shares, strict=True)]
     arguments = dict(settings.optimizer_kwargs)
     if settings.optimizer == "adam":

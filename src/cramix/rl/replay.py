@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,12 +135,17 @@ class Replay(ReplayBuffer):
         parts = {key: kept[i, j] for key, kept in memory.items()}
         return self._normalize_obs(parts.get("", parts), env)
 
-    def returns(self) -> np.ndarray:
-        """Return the discounted sums of rewards from each step to the end of its episode or memory, `(steps, envs)`."""
+    def returns(self, env: VecNormalize | None = None) -> np.ndarray:
+        """Return the discounted sums of rewards from each step to the end of its episode or memory, `(steps, envs)`.
+
+        Args:
+            env: a `VecNormalize` whose statistics apply, or None.
+        """
+        rewards = self._normalize_reward(self.rewards, env)
         order = (np.arange(self.size()) + (self.pos if self.full else 0)) % self.buffer_size
         sums, total = np.zeros((self.size(), self.n_envs)), np.zeros(self.n_envs)
         for place, i in zip(range(self.size() - 1, -1, -1), order[::-1], strict=True):
-            total = self.rewards[i] + self.gamma * np.where(self.ended[i], 0, total)
+            total = rewards[i] + self.gamma * np.where(self.ended[i], 0, total)
             sums[place] = total
         return sums
 
@@ -154,7 +161,7 @@ class Replay(ReplayBuffer):
     def load(self, path: str | os.PathLike) -> None:
         """Read transitions from a file that `save` has written; sizes and shapes must be the same."""
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 content = dict(file.items())
             position = content.pop("position")
             expected = {*_ARRAYS, *(f"seen/{k}" for k in self.seen), *(f"after/{k}" for k in self.after)}
@@ -162,21 +169,31 @@ class Replay(ReplayBuffer):
                 raise ValueError(f"parts {sorted(content)}")
             if position[2] != self.buffer_size:
                 raise ValueError(f"{position[2]} steps")
+            n = self.buffer_size if position[1] else position[0]
             for name, x in content.items():
-                group, _, key = name.partition("/")
-                memory = getattr(self, group)
-                kept = memory[key] if isinstance(memory, dict) else memory
-                kept[: len(x)] = x
-        except (ValueError, KeyError, OSError, zipfile.BadZipFile, EOFError) as error:
-            if isinstance(error, FileNotFoundError):
-                raise
+                wanted = (n, *self._array(name).shape[1:])
+                if x.shape != wanted:
+                    raise ValueError(f"{name} of shape {x.shape} in place of {wanted}")
+        except FileNotFoundError:
+            raise
+        except _DAMAGE as error:
             raise ValueError(
                 f"{path} must be a whole memory of {self.buffer_size} steps like this one; got: {error}. Write it anew."
             ) from None
+        for name, x in content.items():
+            self._array(name)[: len(x)] = x
         self.pos, self.full = int(position[0]), bool(position[1])
+
+    def _array(self, name: str) -> np.ndarray:
+        """Return the array that has a name in files."""
+        group, _, key = name.partition("/")
+        memory = getattr(self, group)
+        return memory[key] if isinstance(memory, dict) else memory
 
 
 _ARRAYS = ("actions", "rewards", "terminated", "ended")
+# What reading a file raises that is not one, or is one no more.
+_DAMAGE = (ValueError, KeyError, TypeError, IndexError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def _narrow(dtype: Any) -> Any:
