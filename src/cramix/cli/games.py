@@ -31,6 +31,7 @@ def contest(
     rival_seeds: int,
     episodes: int,
     workers: int | None,
+    device: str | None,
 ) -> None:
     """Train what is missing, print how the algorithms stand, and draw their curves."""
     require_matplotlib()
@@ -41,7 +42,7 @@ def contest(
         runs = plan(games, {algo: count for algo, count in counts.items() if count}, episodes=episodes)
     except ValueError as error:
         raise Refusal(str(error)) from None
-    standings = _trained(runs, out, workers)
+    standings = _trained(runs, out, workers, device)
     console = Console()
     for game in games:
         rows = [standing for standing in standings if standing.env == game]
@@ -53,7 +54,7 @@ def contest(
     write(out / "standings.json", [_words(standing) for standing in standings])
 
 
-def _trained(runs: list[Run], out: Path, workers: int | None) -> list[Standing]:
+def _trained(runs: list[Run], out: Path, workers: int | None, device: str | None) -> list[Standing]:
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -70,7 +71,7 @@ def _trained(runs: list[Run], out: Path, workers: int | None) -> list[Standing]:
             console.print(f"{run.env}  {run.algo}  seed {run.seed}: {result['mean']:.1f} ± {result['std']:.1f}")
 
         try:
-            return compare(runs, out, workers, tell)
+            return compare(runs, out, workers, tell, device)
         except KeyboardInterrupt:
             console.print(f"stopped; the same command goes on from what is in {out}")
             raise

@@ -80,9 +80,10 @@ def lunarlander(
     steps: Annotated[int | None, typer.Option(help="Environment steps of a run; its own for each by default.")] = None,
     episodes: Annotated[int, typer.Option(help="Episodes that the last agent of a run plays.", min=1)] = 100,
     workers: Annotated[int | None, typer.Option(help="Processes at a time; all cores by default.", min=1)] = None,
+    device: Annotated[str | None, typer.Option(help="cuda trains all seeds of an algorithm together.")] = None,
 ) -> None:
     """Train GMDQN and its rivals over seeds, and compare their last agents: hours, in parts as you like."""
     from cramix.cli.games import contest
 
     games = {name: steps or _GAMES.get(name, 300_000) for name in env or _GAMES}
-    contest(games, out, algo, seeds, rival_seeds, episodes, workers)
+    contest(games, out, algo, seeds, rival_seeds, episodes, workers, device)

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,6 +67,7 @@ def compare(
     folder: str | Path,
     workers: int | None = None,
     tell: Callable[[Run, dict[str, Any]], None] | None = None,
+    device: str | None = None,
 ) -> list[Standing]:
     """Train what is not trained yet and return how the algorithms stand.
 
@@ -74,6 +76,8 @@ def compare(
         folder: one folder a run goes below it; an interrupted comparison goes on from there.
         workers: processes at a time; one for each core by default.
         tell: called with each run that is done, and its result.
+        device: such as "cuda", on which all seeds of an algorithm are trained together, see `train_together`; None
+            trains each run by itself.
     """
     # A new process for each: a fork would share the threads of torch with us.
     context = multiprocessing.get_context("spawn")
@@ -81,16 +85,18 @@ def compare(
     for run in runs:
         if run not in waiting and tell is not None:
             tell(run, read(place(run, folder) / "result.json"))
-    with ProcessPoolExecutor(workers or os.cpu_count(), context, max_tasks_per_child=1) as pool:
+    count = workers or (os.cpu_count() if device is None else 1)
+    with ProcessPoolExecutor(count, context, max_tasks_per_child=1) as pool:
         try:
-            pending = {pool.submit(_work, run, place(run, folder)): run for run in waiting}
+            jobs = [[run] for run in waiting] if device is None else _groups(waiting)
+            share = None if device is None else max(1, (os.cpu_count() or 1) // min(count or 1, len(jobs) or 1) - 1)
+            pending = {pool.submit(_work, job, [place(run, folder) for run in job], device, share): job for job in jobs}
             while pending:
                 done, _ = wait(pending, return_when=FIRST_COMPLETED)
                 for future in done:
-                    run = pending.pop(future)
-                    result = future.result()
-                    if tell is not None:
-                        tell(run, result)
+                    for run, result in zip(pending.pop(future), future.result(), strict=True):
+                        if tell is not None:
+                            tell(run, result)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
@@ -99,11 +105,23 @@ def compare(
     return standings(runs, folder)
 
 
-def _work(run: Run, folder: Path) -> dict[str, Any]:
+def _groups(runs: Sequence[Run]) -> list[list[Run]]:
+    """Return runs in groups that differ in their seeds only."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(repr(replace(run, seed=0)), []).append(run)
+    return list(groups.values())
+
+
+def _work(runs: list[Run], folders: list[Path], device: str | None, workers: int | None) -> list[dict[str, Any]]:
     import torch
 
     torch.set_num_threads(1)  # processes, not threads, share the cores
-    return train(run, folder)
+    if device is None:
+        return [train(run, folder) for run, folder in zip(runs, folders, strict=True)]
+    from cramix.rl.population.training import train_together
+
+    return train_together(runs, folders, device, workers)
 
 
 def standings(runs: Sequence[Run], folder: str | Path) -> list[Standing]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cramix.rl.risk import Risk
 
 # Seeds of evaluation are far from those of training, and the same for all agents.
-_FIRST_SEED = 1_000_000
+FIRST_SEED = 1_000_000
 
 
 def evaluate(
@@ -37,7 +37,7 @@ def evaluate(
     """
     make = (lambda: gymnasium.make(env)) if isinstance(env, str) else env
     envs = [make() for _ in range(episodes)]
-    seen: list[Any] = [e.reset(seed=_FIRST_SEED + seed + i)[0] for i, e in enumerate(envs)]
+    seen: list[Any] = [e.reset(seed=FIRST_SEED + seed + i)[0] for i, e in enumerate(envs)]
     returns = np.zeros(episodes)
     playing = list(range(episodes))
     while playing:

@@ -93,15 +93,33 @@ def train(run: Run, folder: str | Path, tell: Tell | None = None) -> dict[str, A
         returns = evaluate(model, run.env, run.episodes)
     finally:
         env.close()
+    return conclude(run, folder, model, returns, keeper.curve, keeper.seconds)
+
+
+def conclude(
+    run: Run,
+    folder: Path,
+    model: DistributionalDQN,
+    returns: np.ndarray,
+    curve: list[dict[str, Any]],
+    seconds: float,
+    **more: Any,
+) -> dict[str, Any]:
+    """Write what a run came to, its model and result, and return the result."""
     result = {
         **asdict(run),
         "returns": returns.tolist(),
         "mean": float(returns.mean()),
         "std": float(returns.std()),
         "parameters": sum(p.numel() for p in model.policy.q_net.parameters()),
-        "seconds": keeper.seconds,
-        "curve": keeper.curve,
+        "seconds": seconds,
+        "curve": curve,
+        **more,
     }
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "model.zip").exists():
+        write(folder / "run.json", asdict(run))
+        model.save(folder / "model.zip")
     write(folder / "result.json", result)
     for memory in folder.glob("memory-*.npz"):
         memory.unlink()
@@ -154,6 +172,11 @@ def _begin(run: Run, folder: Path, env: Any) -> tuple[DistributionalDQN, list[di
     return model, read(folder / f"curve-{model.num_timesteps}.json")
 
 
+def curve_seed(step: int) -> int:
+    """Return the seed of the episodes played at a step, other ones than those of the result."""
+    return 100_000 + step
+
+
 def _seed(run: Run, step: int) -> int:
     """Return the seed of the environment from a step on."""
     return int(np.random.SeedSequence([run.seed, step]).generate_state(1)[0])
@@ -190,7 +213,7 @@ class _Keeper(BaseCallback):
         model.replay_buffer.cut()
         row: dict[str, Any] = {"step": step, "seconds": self.seconds}
         if self.run.curve_episodes:
-            returns = evaluate(model, self.run.env, self.run.curve_episodes, seed=100_000 + step)
+            returns = evaluate(model, self.run.env, self.run.curve_episodes, seed=curve_seed(step))
             row |= {"mean": float(returns.mean()), "std": float(returns.std())}
         self.curve.append(row)
         model.replay_buffer.save(self.folder / f"memory-{step}.npz")

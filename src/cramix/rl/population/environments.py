@@ -44,9 +44,7 @@ class _Shared:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return views of the memory."""
-        return {
-            name: np.frombuffer(raw, _TYPES[kind]).reshape(shape) for name, (raw, kind, shape) in self._raw.items()
-        }
+        return {name: np.frombuffer(raw, _TYPES[kind]).reshape(shape) for name, (raw, kind, shape) in self._raw.items()}
 
 
 class Environments:

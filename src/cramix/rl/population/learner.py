@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from cramix.rl.learner import Learner, approach, make_optimizer
-from cramix.rl.masks import allowed
+from cramix.rl.learner import Learner
+from cramix.rl.optimizers import approach, make_optimizer, take_step
 from cramix.rl.replay import Transitions
 
 
@@ -31,27 +31,28 @@ class PopulationLearner:
         # A rate that lives on the device can change after the calls are recorded.
         device = self.units.device
         self.rate = torch.tensor(self.settings.rate(1.0), device=device)
-        self.optimizer = make_optimizer(self.leaves, self.one.shares, self.settings, capturable=device.type == "cuda")
-        self._gradient = vmap(self.one.clipped_gradient)
-        self._values = vmap(lambda vectors, seen: self.one.predict(vectors, seen).mean())
+        self.optimizer = make_optimizer(self.leaves, self.one.shares, self.settings, recorded=device.type == "cuda")
+        self._gradient = vmap(self.one.objective.gradient)
+        self._values = vmap(lambda vectors, seen: self.one.objective.predict(vectors, seen).mean())
         self.updates = 0
 
     def update(self, batch: Transitions) -> None:
         """Take a step of every agent; parts of the batch are `(agents, batch, ...)`."""
         with torch.no_grad():
             gradients, _ = self._gradient(self.vectors, self.targets, batch, self.units)
-        for leaf, gradient in zip(self.leaves, gradients, strict=True):
-            leaf.grad = gradient
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.rate * group["share"]
-        self.optimizer.step()
-        approach(self.targets, self.vectors, self.settings.tau)
+        take_step(self.optimizer, self.leaves, gradients, self.rate)
+
+    def follow(self) -> None:
+        """Let the target networks follow after an update, if it is their turn."""
+        self.updates += 1
+        if self.updates % self.settings.target_update_interval == 0:
+            approach(self.targets, self.vectors, self.settings.tau)
 
     def best(self, seen: Tensor) -> Tensor:
         """Return the best action of every agent, `(agents)`, for what each sees, `(agents, width)`."""
         with torch.no_grad():
             values = self._values(self.vectors, seen.unsqueeze(1)).squeeze(1)
-        return allowed(values, None).argmax(-1)
+        return values.argmax(-1)
 
 
 class Recorded:

@@ -72,9 +72,7 @@ def train_together(
 
 def _model(run: Run, device: torch.device) -> DistributionalDQN:
     env = make_vec_env(run.env, n_envs=1)
-    # The memory of the model itself is not used.
-    settings = {**run.settings, "compile": False, "buffer_size": 1}
-    model = run.algorithm()("MlpPolicy", env, preset=run.preset, seed=run.seed, device=device, **settings)
+    model = run.algorithm()("MlpPolicy", env, preset=run.preset, seed=run.seed, device=device, **run.settings)
     env.close()
     return model
 
@@ -88,7 +86,9 @@ def _check(settings: Settings) -> None:
         "gradient_steps": settings.gradient_steps != 1,
     }
     for name in (name for name, bad in wrong.items() if bad):
-        raise ValueError(f"{name} must be the default in a population; got {getattr(settings, name)!r}. Train one by one.")
+        raise ValueError(
+            f"{name} must be the default in a population; got {getattr(settings, name)!r}. Train one by one."
+        )
 
 
 class _Population:
