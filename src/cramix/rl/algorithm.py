@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn
 from stable_baselines3.common.utils import LinearSchedule
@@ -120,6 +121,8 @@ class DistributionalDQN(OffPolicyAlgorithm):
         self.learner = Learner(
             self.policy.q_net, self.policy.q_net_target, self.policy.unit, self.settings, self.policy.measure
         )
+        # Environments are seeded by the seed itself: streams of their own, or chance and choice would be one.
+        draws, explores = np.random.SeedSequence(self.seed).spawn(2)
         self.replay_buffer = Replay(
             self.settings.buffer_size,
             self.observation_space,
@@ -128,9 +131,9 @@ class DistributionalDQN(OffPolicyAlgorithm):
             self.n_envs,
             gamma=self.settings.gamma,
             n_steps=self.settings.n_steps,
-            seed=self.seed,
+            seed=draws,
         )
-        self.exploration = Exploration(int(self.action_space.n), self.seed)
+        self.exploration = Exploration(int(self.action_space.n), explores)
         self.exploration_rate = self.settings.exploration_initial_eps
         self.exploration_schedule = LinearSchedule(
             self.settings.exploration_initial_eps,
@@ -152,12 +155,21 @@ class DistributionalDQN(OffPolicyAlgorithm):
         """Learn for so many environment steps; see Stable-Baselines3 for the arguments."""
         wanted = self.settings.compile
         if wanted == "auto":
-            enough = total_timesteps * self._updates_per_step() >= _WORTH_COMPILING
+            # The rest of a long run is compiled too: it goes on to the bit.
+            whole = total_timesteps + (0 if reset_num_timesteps else self.num_timesteps)
+            enough = whole * self._updates_per_step() >= _WORTH_COMPILING
             wanted = enough and self.policy.measure is None and can_compile(self.device)
         if wanted and not self.learner.compiled:
             self.learner.compile()
         name = tb_log_name or type(self).__name__
         return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)  # type: ignore
+
+    def _setup_learn(
+        self, total_timesteps: int, callback: MaybeCallback = None, reset_num_timesteps: bool = True, *rest: Any
+    ) -> tuple[int, BaseCallback]:
+        if reset_num_timesteps or self._last_obs is None:
+            self.replay_buffer.cut()  # the environments start anew
+        return super()._setup_learn(total_timesteps, callback, reset_num_timesteps, *rest)
 
     def _updates_per_step(self) -> float:
         frequency = self.train_freq.frequency if self.train_freq.unit.value == "step" else 1  # type: ignore[union-attr]
