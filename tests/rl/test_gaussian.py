@@ -1,5 +1,7 @@
 """Gaussian mixtures of returns: three losses against quadrature, gradients, the paper's penalty."""
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.integrate
@@ -34,7 +36,7 @@ def distribution(p, row):
 def integral(f, p, q, row):
     """The integral of f, cut at the means so that no peak is missed."""
     cuts = np.unique(np.concatenate([p.means[row].numpy(), q.means[row].numpy(), [-20, 20]]))
-    return sum(scipy.integrate.quad(f, a, b, epsabs=1e-10)[0] for a, b in zip(cuts, cuts[1:], strict=False))
+    return sum(scipy.integrate.quad(f, a, b, epsabs=1e-10)[0] for a, b in itertools.pairwise(cuts))
 
 
 def head(kind, **settings):

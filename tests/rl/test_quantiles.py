@@ -1,5 +1,7 @@
 """Quantiles of returns: Huber and Cramér losses against others, and the fractions of FQF against their definition."""
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.integrate
@@ -89,7 +91,7 @@ def wasserstein(shares, scale):
     borders = np.concatenate([[0], np.cumsum(shares)])
     borders[-1] = 1
     total = 0.0
-    for a, b in zip(borders, borders[1:], strict=False):
+    for a, b in itertools.pairwise(borders):
         middle = scipy.stats.norm.ppf((a + b) / 2)
         f = lambda w, middle=middle: abs(scipy.stats.norm.ppf(w) - middle)  # noqa: E731
         total += scipy.integrate.quad(f, a, b, points=[(a + b) / 2], epsabs=1e-11, limit=200)[0]

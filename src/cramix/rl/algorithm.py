@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn
 from stable_baselines3.common.utils import LinearSchedule
@@ -121,6 +122,8 @@ class DistributionalDQN(OffPolicyAlgorithm):
         self.learner = Learner(
             self.policy.q_net, self.policy.q_net_target, self.policy.unit, self.settings, self.policy.measure
         )
+        # Environments are seeded by the seed itself: streams of their own, or chance and choice would be one.
+        draws, explores = np.random.SeedSequence(self.seed).spawn(2)
         self.replay_buffer = Replay(
             self.settings.buffer_size,
             self.observation_space,
@@ -129,9 +132,9 @@ class DistributionalDQN(OffPolicyAlgorithm):
             self.n_envs,
             gamma=self.settings.gamma,
             n_steps=self.settings.n_steps,
-            seed=self.seed,
+            seed=draws,
         )
-        self.exploration = Exploration(int(self.action_space.n), self.seed)
+        self.exploration = Exploration(int(self.action_space.n), explores)
         self.exploration_rate = self.settings.exploration_initial_eps
         self.exploration_schedule = LinearSchedule(
             self.settings.exploration_initial_eps,
@@ -161,6 +164,13 @@ class DistributionalDQN(OffPolicyAlgorithm):
             self.learner.compile()
         name = tb_log_name or type(self).__name__
         return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)  # type: ignore
+
+    def _setup_learn(
+        self, total_timesteps: int, callback: MaybeCallback = None, reset_num_timesteps: bool = True, *rest: Any
+    ) -> tuple[int, BaseCallback]:
+        if reset_num_timesteps or self._last_obs is None:
+            self.replay_buffer.cut()  # the environments start anew
+        return super()._setup_learn(total_timesteps, callback, reset_num_timesteps, *rest)
 
     def _updates_per_step(self) -> float:
         frequency = self.train_freq.frequency if self.train_freq.unit.value == "step" else 1  # type: ignore[union-attr]

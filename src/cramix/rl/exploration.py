@@ -17,7 +17,7 @@ class Exploration:
         array([7, 7])
     """
 
-    def __init__(self, actions: int, seed: int | None = None):
+    def __init__(self, actions: int, seed: int | np.random.SeedSequence | None = None):
         self.actions = actions
         self.generator = np.random.default_rng(seed)
 

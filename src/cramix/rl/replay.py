@@ -63,7 +63,7 @@ class Replay(ReplayBuffer):
         *,
         gamma: float = 0.99,
         n_steps: int = 1,
-        seed: int | None = None,
+        seed: int | np.random.SeedSequence | None = None,
     ):
         super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
         self.buffer_size = max(buffer_size // n_envs, n_steps)

@@ -96,6 +96,13 @@ class Settings:
             check_choice("optimizer", self.optimizer, ("adam", "lion"))
         if self.compile not in (True, False, "auto"):
             raise ValueError(f'compile must be True, False or "auto"; got {self.compile!r}. Leave it out.')
+        if isinstance(self.train_freq, list):  # as files have it
+            object.__setattr__(self, "train_freq", tuple(self.train_freq))
+        every = self.train_freq if isinstance(self.train_freq, tuple) else (self.train_freq, "step")
+        if len(every) != 2 or not isinstance(every[0], int) or every[0] < 1 or every[1] not in ("step", "episode"):
+            raise ValueError(
+                f'train_freq must be an integer >= 1, or (n, "step"), or (n, "episode"); got {self.train_freq!r}. Try 1.'
+            )
         parse_risk(self.risk)
 
     def replace(self, **changes: Any) -> Settings:

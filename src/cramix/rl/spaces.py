@@ -17,7 +17,7 @@ def to_words(space: spaces.Space) -> dict[str, Any]:
     """
     kind = type(space).__name__
     if isinstance(space, spaces.Box):
-        low, high = (x.astype(float).ravel().tolist() for x in (space.low, space.high))
+        low, high = (x.ravel().tolist() for x in (space.low, space.high))
         return {
             "kind": kind,
             "low": low[0] if len(set(low)) == 1 else low,
@@ -43,8 +43,8 @@ def from_words(words: dict[str, Any]) -> spaces.Space:
     kind = words["kind"]
     if kind == "Box":
         shape, dtype = tuple(words["shape"]), np.dtype(words["dtype"])
-        low, high = (np.broadcast_to(np.asarray(words[k], float), (int(np.prod(shape)),)) for k in ("low", "high"))
-        return spaces.Box(low.reshape(shape).astype(dtype), high.reshape(shape).astype(dtype), shape, dtype.type)
+        low, high = (np.broadcast_to(np.asarray(words[k], dtype), (int(np.prod(shape)),)) for k in ("low", "high"))
+        return spaces.Box(low.reshape(shape), high.reshape(shape), shape, dtype.type)
     if kind == "Discrete":
         return spaces.Discrete(words["n"], start=words["start"])
     if kind == "MultiBinary":
