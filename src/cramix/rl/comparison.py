@@ -15,6 +15,9 @@ import numpy as np
 from cramix.rl.statistics import Interval, interval
 from cramix.rl.training import Run, read, train
 
+# C51 must be told the range of returns; it is that of discounted ones here.
+_RANGES = {"LunarLander-v3": (-300, 300), "CartPole-v1": (0, 100), "Acrobot-v1": (-100, 0)}
+
 
 class Standing(NamedTuple):
     """What an algorithm has reached on an environment.
@@ -49,12 +52,20 @@ def plan(envs: dict[str, int], seeds: dict[str, int], **options: Any) -> list[Ru
     """
     most = max(seeds.values())
     return [
-        Run(env, algo, steps, seed, **options)
+        Run(env, algo, steps, seed, settings=_settings(env, algo), **options)
         for env, steps in envs.items()
         for seed in range(most)
         for algo, count in seeds.items()
         if seed < count
     ]
+
+
+def _settings(env: str, algo: str) -> dict[str, Any]:
+    """Return what an algorithm must be told of an environment."""
+    if algo != "c51" or env not in _RANGES:
+        return {}
+    low, high = _RANGES[env]
+    return {"return_scale": 1.0, "returns": {"low": low, "high": high}}
 
 
 def place(run: Run, folder: str | Path) -> Path:
