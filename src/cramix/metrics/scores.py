@@ -34,7 +34,7 @@ class _MeanScore(Metric):
         return (self.total / self.weight).float()
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
-        """Draw the mean, or values that were computed before; return figure and axes, see `torchmetrics.Metric.plot`."""
+        """Draw the mean, or values computed before; return figure and axes, see `torchmetrics.Metric.plot`."""
         return self._plot(val, ax)
 
     def _add(self, scores: Tensor, weights: Tensor | None) -> None:
