@@ -33,6 +33,7 @@ from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, No
 
 if TYPE_CHECKING:
     from cramix.estimator import CramerMixture
+    from cramix.regressor import MixtureRegressor
 
 __version__ = "0.1.0"
 
@@ -80,7 +81,7 @@ __all__ = [
 ]
 
 if find_spec("sklearn"):
-    __all__ += ["CramerMixture"]
+    __all__ += ["CramerMixture", "MixtureRegressor"]
 
 
 def __getattr__(name: str) -> Any:
@@ -89,6 +90,10 @@ def __getattr__(name: str) -> Any:
         from cramix.estimator import CramerMixture
 
         return CramerMixture
+    if name == "MixtureRegressor":
+        from cramix.regressor import MixtureRegressor
+
+        return MixtureRegressor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

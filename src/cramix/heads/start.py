@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_finite, check_floating
-from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture import NormalMixture
 from cramix.mixture.weights import of_samples
 from cramix.quadrature import even_points
 
@@ -42,15 +42,21 @@ def start_among(targets: Tensor, weights: Tensor | None, k: int, dim: int) -> St
     check_finite(targets=x)
     shares = of_samples("targets", x.shape[:1], None if weights is None else weights.detach().double().cpu(), x)
     x, shares = x[shares > 0], shares[shares > 0]
-    sample = MultivariateNormalMixture.from_samples(x, shares)
-    centre, scales = sample.mean, sample.variance.clamp_min(0).sqrt()
+    centre, scales = moments(x, shares)
     fallback = torch.where(centre == 0, 1.0, _CONSTANT * centre.abs())
-    # Rounding leaves a little variance to numbers that are all the same.
-    scales = torch.where(scales > 1e-12 * centre.abs(), scales, fallback)
+    scales = torch.where(scales > 0, scales, fallback)
     if dim == 1:
         levels = (torch.arange(k, dtype=torch.float64) + 0.5) / k
-        return Start(centre, scales, sample.marginal(0).icdf(levels).unsqueeze(-1))
+        return Start(centre, scales, NormalMixture.from_samples(x[:, 0], shares).icdf(levels).unsqueeze(-1))
     return Start(centre, scales, centre + scales * _clusters((x - centre) / scales, shares, k))
+
+
+def moments(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return means and standard deviations of rows `(n, d)`, `(d,)` each; 0 where all are the same up to rounding."""
+    shares = (weights / weights.sum()).unsqueeze(-1)
+    centre = (shares * x).sum(0)
+    scales = (shares * (x - centre).square()).sum(0).sqrt()
+    return centre, torch.where(scales > 1e-12 * centre.abs(), scales, 0)
 
 
 def _clusters(x: Tensor, weights: Tensor, k: int) -> Tensor:
