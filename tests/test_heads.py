@@ -90,6 +90,12 @@ def test_components_begin_at_quantiles_of_the_targets() -> None:
     assert (far.mean - y.mean()).abs().max() < y.std()
 
 
+def test_components_do_not_begin_in_one_place_where_targets_repeat() -> None:
+    y = torch.tensor([0.0] * 90 + [10.0] * 10, dtype=D)
+    p = head(3, targets=y)(torch.zeros(4, dtype=D))
+    torch.testing.assert_close(p.means.detach(), torch.tensor([0.0, 5.0, 10.0], dtype=D))
+
+
 @pytest.mark.parametrize("covariance", KINDS)
 def test_components_begin_at_clusters_of_vectors(covariance: str) -> None:
     places = torch.tensor([[0.0, 0.0], [100.0, 2.0], [50.0, -3.0]], dtype=D)

@@ -16,6 +16,8 @@ from cramix.quadrature import even_points
 _ROUNDS = 10
 # Targets that do not vary are uncertain by this part of their size.
 _CONSTANT = 1e-3
+# Places nearer than this part of the standard deviation are one.
+_ALIKE = 1e-3
 
 
 class Start(NamedTuple):
@@ -46,9 +48,21 @@ def start_among(targets: Tensor, weights: Tensor | None, k: int, dim: int) -> St
     fallback = torch.where(centre == 0, 1.0, _CONSTANT * centre.abs())
     scales = torch.where(scales > 0, scales, fallback)
     if dim == 1:
-        levels = (torch.arange(k, dtype=torch.float64) + 0.5) / k
-        return Start(centre, scales, NormalMixture.from_samples(x[:, 0], shares).icdf(levels).unsqueeze(-1))
+        return Start(centre, scales, _quantiles(NormalMixture.from_samples(x[:, 0], shares), k, scales).unsqueeze(-1))
     return Start(centre, scales, centre + scales * _clusters((x - centre) / scales, shares, k))
+
+
+def _quantiles(sample: NormalMixture, k: int, scale: Tensor) -> Tensor:
+    """Return k quantiles of a sample; where some coincide, as of targets that repeat, equally spaced places instead.
+
+    Two components in one place would have to move alike for long.
+    """
+    levels = (torch.arange(k, dtype=torch.float64) + 0.5) / k
+    places = sample.icdf(levels)
+    if k == 1 or places.diff().min() > _ALIKE * scale:
+        return places
+    low, high = sample.icdf(torch.tensor([0.005, 0.995], dtype=torch.float64))
+    return low + (high - low) * torch.linspace(0, 1, k, dtype=torch.float64)
 
 
 def moments(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
