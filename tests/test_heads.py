@@ -137,12 +137,13 @@ def test_no_scale_goes_below_the_floor(covariance: str, standardize: bool) -> No
         lower = kind.values[..., :2, :].diagonal(dim1=-2, dim2=-1)
     else:
         lower = kind.values.sqrt()
-    least = 0.01 * y.std(0, correction=0).min()
+    spread = 0.5 * np.diff(np.quantile(y, [0.15865, 0.84135], axis=0, method="inverted_cdf"), axis=0)[0]
+    least = 0.01 * spread.min()
     assert (lower >= 0.99 * least).all()
     line = head(2, targets=y[:, 0], floor=0.01, standardize=standardize)
     with torch.no_grad():
         line.linear.bias.fill_(-1e6)
-    expected = torch.full((5, 2), 0.01 * y[:, 0].std(correction=0).item(), dtype=D)
+    expected = torch.full((5, 2), 0.01 * spread[0], dtype=D)
     torch.testing.assert_close(line(normal(5, 4)).scales.detach(), expected)
 
 
@@ -193,6 +194,18 @@ def test_state_round_trips(covariance: str) -> None:
 def test_it_follows_its_network_to_another_dtype() -> None:
     p = nn.Sequential(nn.Linear(2, 4), head(targets=normal(9))).to(torch.float32)(torch.zeros(3, 2))
     assert p.means.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dim", [1, 2])
+def test_outliers_do_not_change_the_units(dim: int) -> None:
+    y = normal(1000, dim)
+    far = y.clone()
+    far[:5] = 1e9
+    one, other = head(4, dim, targets=y.squeeze(-1)), head(4, dim, targets=far.squeeze(-1))
+    torch.testing.assert_close(one.unit, other.unit, rtol=0.05, atol=0)
+    torch.testing.assert_close(one.centre, other.centre, rtol=0, atol=0.05)
+    x = torch.zeros(4, dtype=D)
+    assert (one(x).means - other(x).means).abs().max() < 5
 
 
 @pytest.mark.parametrize("value", [0.0, 1e6, -1e-9])

@@ -30,8 +30,9 @@ class MixtureHead(nn.Module):
         rank: of "low-rank".
         targets: a sample of the targets, `(n,)` or `(n, d)`, to start from; of mean 0 and variance 1 if None. See
             `start_from`.
-        standardize: learn in units of the targets' standard deviation, around their mean. This is undone on output.
-        floor: the least scale, as a part of the targets' standard deviation.
+        standardize: learn in units of the targets' spread, half the width of the middle 68 % of them, around their
+            median; this is undone on output.
+        floor: the least scale, as a part of the targets' spread.
         validate_args: check the values of each mixture; see `NormalMixture`.
         device: of the parameters.
         dtype: of the parameters and the mixtures.

@@ -16,12 +16,16 @@ from cramix.quadrature import even_points
 _ROUNDS = 10
 # Targets that do not vary are uncertain by this part of their size.
 _CONSTANT = 1e-3
-# Places nearer than this part of the standard deviation are one.
+# Shares of targets in the middle, and how many standard deviations of a normal distribution they are wide.
+_WIDTHS = {0.6827: 2.0, 0.9: 3.29, 0.99: 5.152}
+# Vectors further out than this many units are drawn in before they are clustered.
+_REACH = 5.0
+# Places nearer than this part of the spread are one.
 _ALIKE = 1e-3
 
 
 class Start(NamedTuple):
-    """Centre and standard deviations of targets, `(d,)`, and places among them for components, `(k, d)`, in float64."""
+    """Centre and spread of targets, `(d,)`, and places among them for components, `(k, d)`, in float64."""
 
     centre: Tensor
     scales: Tensor
@@ -44,12 +48,29 @@ def start_among(targets: Tensor, weights: Tensor | None, k: int, dim: int) -> St
     check_finite(targets=x)
     shares = of_samples("targets", x.shape[:1], None if weights is None else weights.detach().double().cpu(), x)
     x, shares = x[shares > 0], shares[shares > 0]
-    centre, scales = moments(x, shares)
-    fallback = torch.where(centre == 0, 1.0, _CONSTANT * centre.abs())
-    scales = torch.where(scales > 0, scales, fallback)
+    columns = [NormalMixture.from_samples(column, shares) for column in x.unbind(-1)]
+    centre, scales = (torch.stack(parts) for parts in zip(*map(_middle, columns), strict=True))
     if dim == 1:
-        return Start(centre, scales, _quantiles(NormalMixture.from_samples(x[:, 0], shares), k, scales).unsqueeze(-1))
-    return Start(centre, scales, centre + scales * _clusters((x - centre) / scales, shares, k))
+        return Start(centre, scales, _quantiles(columns[0], k, scales).unsqueeze(-1))
+    within = ((x - centre) / scales).clamp(-_REACH, _REACH)
+    return Start(centre, scales, centre + scales * _clusters(within, shares, k))
+
+
+def _middle(sample: NormalMixture) -> tuple[Tensor, Tensor]:
+    """Return the median of a sample and half the width of its middle 68 %, on which outliers have no hold.
+
+    If most of the sample is one number, it is of a larger part, made to be the same for a normal distribution.
+    """
+    levels = torch.tensor([0.5, *(0.5 - part / 2 for part in _WIDTHS), *(0.5 + part / 2 for part in _WIDTHS)])
+    median, *ends = sample.icdf(levels.double()).tolist()
+    count = len(_WIDTHS)
+    widths = [
+        (high - low) / sigmas for low, high, sigmas in zip(ends[:count], ends[count:], _WIDTHS.values(), strict=True)
+    ]
+    (deviation,) = moments(sample.means.unsqueeze(-1), sample.weights)[1].tolist()
+    found = [width for width in (*widths, deviation) if width > 1e-12 * abs(median)]
+    scale = found[0] if found else _CONSTANT * abs(median) or 1.0
+    return torch.tensor(median, dtype=torch.float64), torch.tensor(scale, dtype=torch.float64)
 
 
 def _quantiles(sample: NormalMixture, k: int, scale: Tensor) -> Tensor:

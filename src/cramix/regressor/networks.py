@@ -24,7 +24,7 @@ class Networks:
         k: components of each.
         targets: `(n, d)`, to start from.
         weights: of the targets, `(n,)`.
-        floor: the least scale, as a part of the targets' standard deviation.
+        floor: the least scale, as a part of the targets' spread.
         seed: of the weights at the start.
     """
 

@@ -51,7 +51,7 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         early_stopping: hold out rows, and stop where the loss on them is best; if not, `max_iter` epochs.
         validation_fraction: of the rows, to hold out, others for each network; none if there are fewer than 20.
         n_iter_no_change: epochs without a better loss on them after which a network has stopped.
-        floor: the least scale of a component, as a part of the targets' standard deviation.
+        floor: the least scale of a component, as a part of the targets' spread.
         random_state: a seed or a `numpy.random.RandomState`.
         verbose: 1 for a progress bar, 2 for a line of every epoch too.
 
@@ -64,7 +64,7 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         >>> rng = np.random.default_rng(0)
         >>> X = rng.uniform(-1, 1, (300, 1))
         >>> y = rng.choice([-1, 1], 300) * X[:, 0] + rng.normal(0, 0.1, 300)  # two answers
-        >>> model = MixtureRegressor(max_iter=60, random_state=0).fit(X, y)
+        >>> model = MixtureRegressor(n_networks=2, max_iter=60, random_state=0).fit(X, y)
         >>> p = model.predict_dist([[0.8]])
         >>> p.cdf(torch.tensor([0.0], dtype=p.means.dtype)).round(decimals=1)  # each as likely
         tensor([0.5000], dtype=torch.float64)
@@ -77,8 +77,8 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         n_components: int = 5,
         *,
         loss: str = "cramer",
-        hidden: Sequence[int] = (128, 128),
-        n_networks: int = 5,
+        hidden: Sequence[int] = (64, 64),
+        n_networks: int = 10,
         max_iter: int = 400,
         batch_size: int = 64,
         learning_rate: float = 3e-3,
