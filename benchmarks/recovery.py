@@ -37,7 +37,7 @@ from cramix import (
 )
 
 HERE = Path(__file__).parent
-SEEDS, ROWS, STEPS, BATCH = 20, 2000, 1000, 256
+SEEDS, ROWS, STEPS, BATCH = 20, 2000, 600, 256
 # A network has learned the mixture if C2 to it, a mean over 1000 places, is below this.
 LIMIT = 0.1
 Mixture = NormalMixture | MultivariateNormalMixture
@@ -127,7 +127,7 @@ def train(job: tuple[str, str, str, int]) -> float:
     else:
         top = Textbook(64, 4, problem.dim)
     network = nn.Sequential(nn.Linear(problem.inputs, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), top)
-    criterion = NLLLoss() if loss == "likelihood" else CramerLoss() if problem.dim == 1 else EnergyScore()
+    criterion = NLLLoss() if loss == "likelihood" else CramerLoss() if problem.dim == 1 else EnergyScore(tolerance=1e-5)
     optimizer = torch.optim.Adam(network.parameters(), 1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     for _ in range(STEPS):

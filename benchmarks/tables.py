@@ -32,7 +32,7 @@ def diabetes() -> Table:
     return load_diabetes(return_X_y=True)
 
 
-def houses(n: int = 2000, seed: int = 0) -> Table:
+def houses(n: int = 1500, seed: int = 0) -> Table:
     """Like the table of Californian houses: prices that are skewed, near the cities more so, and capped at 5."""
     rng = np.random.default_rng(seed)
     latitude, longitude = rng.uniform(32, 42, n), rng.uniform(-124, -114, n)

@@ -35,7 +35,7 @@ def test_a_fan_has_the_quantiles_of_its_levels() -> None:
     np.testing.assert_allclose(axes.lines[0].get_ydata(), place, atol=1e-12)
     np.testing.assert_array_equal(dots.get_offsets()[:, 1], X + 1)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("time", "load")
-    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["90%", "50%", "median", "40 points"]
+    assert [t.get_text() for t in figure.legends[0].get_texts()] == ["90%", "50%", "median", "40 points"]
 
 
 def test_a_mixture_over_its_input_is_dark_where_it_is_likely() -> None:

@@ -56,7 +56,7 @@ def fan_chart(
         median = p.icdf(torch.full((1, 1), 0.5, dtype=x.dtype)).squeeze(0).numpy()
     axes.plot(x.numpy(), median, color=COMPONENTS, lw=1.6, label="median")
     _dots(axes, data)
-    axes.legend(frameon=False, fontsize=9)
+    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     return figure
 
 
@@ -102,7 +102,7 @@ def mixture_over_input(
     axes.plot([], [], color=COMPONENTS, lw=1.6, label="means of components")
     axes.fill([], [], color="#6BAED6", label="density")
     axes.set_ylim(low, high)
-    axes.legend(frameon=False, fontsize=9)
+    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     return figure
 
 
