@@ -281,9 +281,18 @@ class DistributionalDQN(OffPolicyAlgorithm):
             self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         super().dump_logs()
 
-    def save(self, path: str | os.PathLike, *unused: Any, **also_unused: Any) -> None:  # type: ignore[override]
-        """Write the model to a file, whole or not at all; it holds numbers and words, and no code."""
-        file.save(self, path)
+    def save(  # type: ignore[override]
+        self, path: str | os.PathLike, *unused: Any, acting_only: bool = False, **also_unused: Any
+    ) -> None:
+        """Write the model to a file, whole or not at all; it holds numbers and words, and no code.
+
+        Args:
+            path: of the file.
+            acting_only: leave out what only learning needs, for a file a quarter as large.
+            unused: further arguments of Stable-Baselines3's `save`.
+            also_unused: the same.
+        """
+        file.save(self, path, acting_only=acting_only)
 
     @classmethod
     def load(  # type: ignore[override]
