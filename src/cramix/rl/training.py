@@ -16,6 +16,7 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from cramix.atomic import replacing
 from cramix.checks import check_choice, check_integer
+from cramix.rl import file
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.evaluation import evaluate
 
@@ -74,16 +75,17 @@ def train(run: Run, folder: str | Path, tell: Tell | None = None) -> dict[str, A
     Args:
         run: what to train.
         folder: for `run.json`, `model.zip`, the memory and `result.json`; made if it is not there.
-        tell: called with the number of steps and the latest figures, some times a second.
+        tell: called with the number of steps and the latest figures, some times a second and at each checkpoint.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _claim(run, folder)
+    check_folder(run, folder)
     if (folder / "result.json").exists():
         return read(folder / "result.json")
     env = make_vec_env(run.env, n_envs=1)
     try:
         model, curve = _begin(run, folder, env)
+        write(folder / "run.json", asdict(run))  # now that the settings are known to be good ones
         keeper = _Keeper(run, folder, curve, tell)
         left = run.steps - model.num_timesteps
         if left > 0:
@@ -128,8 +130,8 @@ def conclude(
 
 def write(path: Path, words: Any) -> None:
     """Write plain values to a file, whole or not at all."""
-    with replacing(path) as file:
-        file.write(json.dumps(words, indent=1).encode())
+    with replacing(path) as stream:
+        stream.write(json.dumps(words, indent=1).encode())
 
 
 def read(path: Path) -> Any:
@@ -140,11 +142,16 @@ def read(path: Path) -> Any:
         raise ValueError(f"{path} must be whole JSON; got: {error}. Delete it to start anew.") from None
 
 
-def _claim(run: Run, folder: Path) -> None:
-    """Say in the folder what is trained there; another run is not mixed with it."""
-    asked, path = json.loads(json.dumps(asdict(run))), folder / "run.json"
+def checkpoint(folder: str | Path) -> int:
+    """Return the step that a run in a folder goes on from, 0 where it starts."""
+    path = Path(folder) / "model.zip"
+    return file.describe(path)["counts"]["num_timesteps"] if path.exists() else 0
+
+
+def check_folder(run: Run, folder: str | Path) -> None:
+    """Require that a folder does not hold another run; two are not mixed."""
+    asked, path = json.loads(json.dumps(asdict(run))), Path(folder) / "run.json"
     if not path.exists():
-        write(path, asked)
         return
     found = read(path)
     differences = [name for name in asked if asked[name] != found.get(name)]
@@ -166,7 +173,10 @@ def _begin(run: Run, folder: Path, env: Any) -> tuple[DistributionalDQN, list[di
             policy = "MultiInputPolicy"
         elif len(env.observation_space.shape or ()) == 3:
             policy = "CnnPolicy"
-        return algorithm(policy, env, preset=run.preset, seed=run.seed, **settings), []
+        try:
+            return algorithm(policy, env, preset=run.preset, seed=run.seed, **settings), []
+        except TypeError as error:  # names that nobody knows
+            raise ValueError(f"{run.algo}: {error}") from error
     model = algorithm.load(path, env)
     model.replay_buffer.load(folder / f"memory-{model.num_timesteps}.npz")
     return model, read(folder / f"curve-{model.num_timesteps}.json")
@@ -222,15 +232,21 @@ class _Keeper(BaseCallback):
         for old in (*self.folder.glob("memory-*.npz"), *self.folder.glob("curve-*.json")):
             if f"-{step}." not in old.name:
                 old.unlink()
+        self._tell()
 
     def _on_step(self) -> bool:
-        now = time.monotonic()
-        if self.tell is not None and now - self.told > 0.2:
-            self.told = now
-            buffer = self.model.ep_info_buffer
-            if buffer:
-                self.figures["return"] = float(np.mean([episode["r"] for episode in list(buffer)[-20:]]))
-            if self.curve:
-                self.figures["evaluation"] = self.curve[-1].get("mean")
-            self.tell(self.model.num_timesteps, self.figures)
+        if self.tell is not None and time.monotonic() - self.told > 0.2:
+            self._tell()
         return True
+
+    def _tell(self) -> None:
+        """Tell the mean of the last returns while exploring, the last evaluation, and the step of that."""
+        if self.tell is None:
+            return
+        self.told = time.monotonic()
+        buffer = self.model.ep_info_buffer
+        if buffer:
+            self.figures["return"] = float(np.mean([episode["r"] for episode in list(buffer)[-20:]]))
+        if self.curve:
+            self.figures |= {"evaluation": self.curve[-1].get("mean"), "evaluated": self.curve[-1]["step"]}
+        self.tell(self.model.num_timesteps, self.figures)
