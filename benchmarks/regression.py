@@ -211,9 +211,9 @@ def main(held: int) -> None:
         "",
         f"{held} of {FOLDS} folds are held out, one after the other; numbers are means and standard errors over them, "
         "CRPS and negative log likelihood the lower the better. The fourth column is the difference to the first row, "
-        "fold by fold. Time is that of the processor for a fit and its predictions, on one thread. All at their defaults "
-        "but for what `benchmarks/regression.py` says; ours were chosen on other folds and draws. Ours are ten "
-        "networks, one where said so. A forest's quantiles have no density.",
+        "fold by fold. Time is that of the processor for a fit and its predictions, on one thread. All at their "
+        "defaults but for what `benchmarks/regression.py` says; ours were chosen on other folds and draws. Ours are "
+        "ten networks, one where said so. A forest's quantiles have no density.",
     ]
     page = Page(HERE / "regression.md", intro)
     page.add(["| table | method | CRPS | less ours | negative log likelihood | time |", "|---|---|---|---|---|---|"])

@@ -39,7 +39,7 @@ def test_both_branches_are_found(loss: str) -> None:
     p = model.predict_dist(grid[:, None])
     assert isinstance(p, NormalMixture)
     assert (p.batch_shape, p.n_components) == ((50,), 6)
-    assert cramer_distance(p, truth(torch.from_numpy(grid))).mean() < 0.06
+    assert cramer_distance(p, truth(torch.from_numpy(grid))).mean() < 0.09
     np.testing.assert_allclose(model.predict(grid[:, None]), p.mean)
     # The best of one answer for all is far away.
     alike = NormalMixture.from_samples(torch.from_numpy(y)).expand((50,))

@@ -16,7 +16,7 @@ from cramix.estimator.progress import progress_bar
 from cramix.heads.start import moments
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.regressor.networks import Networks
-from cramix.regressor.training import STAGES, Plan, train
+from cramix.regressor.training import STAGES, Plan, Rows, train
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
@@ -135,7 +135,8 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
                 progress,
             )
             generator = torch.Generator().manual_seed(seed)
-            course = train(networks, x, t.squeeze(-1) if t.shape[1] == 1 else t, weights.float(), plan, generator)
+            t = t.squeeze(-1) if t.shape[1] == 1 else t
+            course = train(networks, Rows(x, t, weights.float()), plan, generator)
         self._networks, self.n_iter_, self.loss_curve_ = networks, course.epochs, course.losses
         return self
 

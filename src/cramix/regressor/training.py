@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +36,14 @@ _LATER_RATE = 0.3
 _LEAST_ROWS = 20
 
 
+class Rows(NamedTuple):
+    """Features `(n, f)`, targets `(n,)` or `(n, d)`, and weights `(n,)` of mean 1."""
+
+    x: Tensor
+    y: Tensor
+    weights: Tensor
+
+
 @dataclass(frozen=True)
 class Plan:
     """How to train; see `MixtureRegressor`."""
@@ -61,22 +70,22 @@ class Course:
         return len(self.losses)
 
 
-def train(networks: Networks, x: Tensor, y: Tensor, weights: Tensor, plan: Plan, generator: torch.Generator) -> Course:
-    """Train networks on rows `(n, f)`, targets `(n,)` or `(n, d)` and weights `(n,)`, and keep the best of each."""
-    n, started = len(x), perf_counter()
+def train(networks: Networks, rows: Rows, plan: Plan, generator: torch.Generator) -> Course:
+    """Train networks on rows, and keep the best of each."""
+    n, started = len(rows.x), perf_counter()
     held = int(plan.held_out * n) if n >= _LEAST_ROWS else 0
-    rows = torch.stack([torch.randperm(n, generator=generator) for _ in range(networks.count)])
-    unseen, seen = rows[:, :held], rows[:, held:]
+    numbers = torch.stack([torch.randperm(n, generator=generator) for _ in range(networks.count)])
+    unseen, seen = numbers[:, :held], numbers[:, held:]
     course = Course()
     for stage, loss in enumerate(plan.stages):
         rate = plan.learning_rate * (_LATER_RATE if stage else 1)
         optimizer = torch.optim.AdamW(networks.parameters.values(), rate, weight_decay=plan.weight_decay)
         best = _Best(networks)
         if held:
-            best.compare(_mean_losses(networks, loss, x, y, weights, unseen))
+            best.compare(_mean_losses(networks, loss, rows, unseen))
         for _ in range(plan.max_epochs):
-            learned = _epoch(networks, loss, x, y, weights, seen, plan.batch_size, optimizer, generator)
-            values = _mean_losses(networks, loss, x, y, weights, unseen) if held else learned
+            learned = _epoch(networks, loss, rows, seen, plan.batch_size, optimizer, generator)
+            values = _mean_losses(networks, loss, rows, unseen) if held else learned
             best.compare(values)
             course.losses.append(values.mean().item())
             if plan.progress is not None:
@@ -92,31 +101,29 @@ def train(networks: Networks, x: Tensor, y: Tensor, weights: Tensor, plan: Plan,
 def _epoch(
     networks: Networks,
     loss: Loss,
-    x: Tensor,
-    y: Tensor,
-    weights: Tensor,
+    rows: Rows,
     seen: Tensor,
     batch_size: int,
     optimizer: torch.optim.Optimizer,
     generator: torch.Generator,
 ) -> Tensor:
-    """Go once through the rows `(E, m)`, in another order for each network; return mean losses `(E,)`."""
+    """Go once through the rows with numbers `(E, m)`, in another order for each network; return mean losses `(E,)`."""
     order = torch.stack([torch.randperm(seen.shape[1], generator=generator) for _ in seen])
     batches = max(1, round(seen.shape[1] / batch_size))
     total = torch.zeros(len(seen))
     for index in seen.gather(1, order).tensor_split(batches, 1):
         optimizer.zero_grad()
-        losses = (weights[index] * loss(networks(x[index]), y[index])).mean(1)
+        losses = (rows.weights[index] * loss(networks(rows.x[index]), rows.y[index])).mean(1)
         losses.sum().backward()  # the networks share no weights, so each has its own gradient
         optimizer.step()
         total += losses.detach() * index.shape[1]
     return total / seen.shape[1]
 
 
-def _mean_losses(networks: Networks, loss: Loss, x: Tensor, y: Tensor, weights: Tensor, rows: Tensor) -> Tensor:
+def _mean_losses(networks: Networks, loss: Loss, rows: Rows, index: Tensor) -> Tensor:
     with torch.no_grad():
-        shares = weights[rows]
-        return (shares * loss(networks(x[rows]), y[rows])).sum(1) / shares.sum(1)
+        shares = rows.weights[index]
+        return (shares * loss(networks(rows.x[index]), rows.y[index])).sum(1) / shares.sum(1)
 
 
 class _Best:
