@@ -46,7 +46,7 @@ def goes_on(model):
 def test_a_reward_that_is_not_a_number(wrapped):
     env = DummyVecEnv([partial(Broken, 30, "reward")])
     model = GMDQN("MlpPolicy", VecNormalize(env) if wrapped else env, seed=0, **QUICK)
-    with pytest.raises(ValueError, match="rewards must be finite; got nan from environment 0 at step 30. Mend"):
+    with pytest.raises(ValueError, match=r"rewards must be finite; got nan from environment 0 at step 30\. Mend"):
         model.learn(100)
     assert model.replay_buffer.size() == 29
     if not wrapped:  # the statistics of the wrapper are spoilt for good
