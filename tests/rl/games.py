@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 
 from cramix import NormalMixture
@@ -39,17 +42,11 @@ class Fork(gymnasium.Env):
         return np.eye(2, dtype=np.float32)[self.state]
 
     @classmethod
-    def truth(cls, means_only: bool = False) -> NormalMixture:
+    def truth(cls) -> NormalMixture:
         """The returns of the best policy, batch shape (states, actions)."""
-        import torch
-
         good, bad = 0.1 + cls.gamma, 0.1 - cls.gamma
         places = torch.tensor([[[bad, good], [0.3, 0.3]], [[-1.0, 1.0], [-0.5, -0.5]]])
-        weights = torch.tensor([0.25, 0.75]).expand_as(places)
-        if means_only:
-            places = (weights * places).sum(-1, keepdim=True)
-            weights = torch.ones_like(places)
-        return NormalMixture(weights, places, torch.zeros_like(places))
+        return NormalMixture(torch.tensor([0.25, 0.75]).expand_as(places), places, torch.zeros_like(places))
 
 
 class Steps(gymnasium.Env):
@@ -128,8 +125,6 @@ class Broken(Steps):
             if self.how == "raise":
                 raise ZeroDivisionError("the engine is off")
             if self.how == "exit":
-                import os
-
                 os._exit(1)
             reward = float("nan")
         return seen, reward, terminated, truncated, info

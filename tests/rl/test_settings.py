@@ -24,9 +24,9 @@ def test_a_schedule_of_ones_own_is_taken_as_it_is():
 
 
 def test_unknown_setting_suggests_the_one_that_was_meant():
-    with pytest.raises(TypeError, match="got batchsize. Did you mean batch_size?"):
+    with pytest.raises(TypeError, match=r"got batchsize\. Did you mean batch_size\?"):
         GMDQN("MlpPolicy", "CartPole-v1", batchsize=3)
-    with pytest.raises(TypeError, match="got zzz. There are learning_rate"):
+    with pytest.raises(TypeError, match=r"got zzz\. There are learning_rate"):
         GMDQN("MlpPolicy", "CartPole-v1", zzz=3)
 
 

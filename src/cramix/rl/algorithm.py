@@ -222,6 +222,8 @@ class DistributionalDQN(OffPolicyAlgorithm):
             deterministic: False also explores, at the present rate.
             risk: judges actions instead of that of the settings, see `cramix.rl.parse_risk`.
         """
+        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
+            raise ValueError("observation must be one without its info; got a tuple of both. Use env.reset()[0].")
         seen, many = self.policy.obs_to_tensor(observation)
         measure = self.policy.measure if risk is None else None if risk == "mean" else parse_risk(risk)
         self.policy.set_training_mode(False)
@@ -268,7 +270,7 @@ class DistributionalDQN(OffPolicyAlgorithm):
         except (EOFError, BrokenPipeError, ConnectionError) as error:
             raise RuntimeError(f"an environment's process ended at step {self.num_timesteps}; {_CURE}") from error
         except Exception as error:
-            error.add_note(f"cramix: while environments took step {self.num_timesteps}; {_CURE}")
+            error.add_note(f"cramix: after step {self.num_timesteps} of the environments; {_CURE}")
             raise
 
     def dump_logs(self) -> None:

@@ -37,18 +37,25 @@ def evaluate(
     """
     make = (lambda: gymnasium.make(env)) if isinstance(env, str) else env
     envs = [make() for _ in range(episodes)]
+    try:
+        return _play(model, envs, seed, risk)
+    finally:
+        for each in envs:
+            each.close()
+
+
+def _play(model: DistributionalDQN, envs: list[gymnasium.Env], seed: int, risk: Risk | None) -> np.ndarray:
+    """Return the return of an episode of each environment."""
     seen: list[Any] = [e.reset(seed=FIRST_SEED + seed + i)[0] for i, e in enumerate(envs)]
-    returns = np.zeros(episodes)
-    playing = list(range(episodes))
+    returns = np.zeros(len(envs))
+    playing = list(range(len(envs)))
     while playing:
         actions, _ = model.predict(_together([seen[i] for i in playing]), deterministic=True, risk=risk)
         still = []
         for i, action in zip(playing, actions, strict=True):
             seen[i], reward, terminated, truncated, _ = envs[i].step(int(action))
             returns[i] += float(reward)
-            if terminated or truncated:
-                envs[i].close()
-            else:
+            if not (terminated or truncated):
                 still.append(i)
         playing = still
     return returns

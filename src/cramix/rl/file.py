@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+import zlib
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cramix.atomic import replacing
 from cramix.io import require_safetensors
+from cramix.rl.settings import Settings
 from cramix.rl.spaces import from_words, to_words
 
 if TYPE_CHECKING:
@@ -33,6 +37,7 @@ def save(model: DistributionalDQN, path: str | os.PathLike, *, acting_only: bool
         acting_only: leave out the target network and the state of the optimiser, which are three quarters of the file.
             What is loaded then acts the same, and learns on from a target network that equals the online one.
     """
+    path = _with_ending(path)
     tensors = require_safetensors().torch
     settings, left_out = _plain(asdict(model.settings))
     words = {
@@ -65,12 +70,13 @@ def save(model: DistributionalDQN, path: str | os.PathLike, *, acting_only: bool
 
 def load(cls: type[Model], path: str | os.PathLike, env: Any, device: Any, changes: dict[str, Any]) -> Model:
     """Read a model of a class; what is wrong with a file is said before anything is made of it."""
+    path = path if Path(path).exists() else _with_ending(path)
     words, networks, state = _content(path)
     if words["algorithm"] != cls.__name__:
         raise ValueError(
             f"{path} must hold a {cls.__name__}; got a {words['algorithm']}. Use {words['algorithm']}.load."
         )
-    settings = _decoded(words["settings"])
+    settings = _settings(words["settings"], path)
     for name in ("policy_kwargs", "returns", "optimizer_kwargs"):
         if name in changes:
             changes[name] = {**settings[name], **changes[name]}
@@ -80,14 +86,13 @@ def load(cls: type[Model], path: str | os.PathLike, env: Any, device: Any, chang
             f"{path} was made with {', '.join(missing)}, which files do not hold; got none. "
             f"Give {missing[0].partition('.')[0]} to load again."
         )
-    model = cls(
-        words["policy"],
-        env,
-        seed=words["seed"],
-        device=device,
-        _init_setup_model=False,
-        **{**settings, **changes},
-    )
+    policy = changes.pop("policy", words["policy"])
+    if isinstance(policy, str) and policy not in cls.policy_aliases:
+        raise ValueError(
+            f"policy must be one of {', '.join(cls.policy_aliases)}, or a class; got {policy}. "
+            "Give the class that the file was made with, policy=..., to load again."
+        )
+    model = cls(policy, env, device=device, _init_setup_model=False, **{"seed": words["seed"], **settings, **changes})
     seen, acts = from_words(words["observation_space"]), from_words(words["action_space"])
     if env is None:
         model.observation_space, model.action_space, model.n_envs = seen, acts, words["n_envs"]
@@ -128,11 +133,14 @@ def _content(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Tensor]
             words = json.loads(archive.read("model.json"))
             networks = safetensors.torch.load(archive.read("networks.safetensors"))
             state = safetensors.torch.load(archive.read("optimizer.safetensors"))
-    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError, safetensors.SafetensorError, EOFError) as error:
+    except (*_DAMAGE, safetensors.SafetensorError) as error:
         raise ValueError(f"{path} must be a whole model of cramix; got: {error}. Use an earlier one.") from None
     if not isinstance(words, dict) or words.get("format") != _FORMAT:
         found = words.get("format") if isinstance(words, dict) else None
         raise ValueError(f"{path} must be of format {_FORMAT}; got {found}. Write it with this version.")
+    for name in _PARTS:
+        if name not in words:
+            raise ValueError(f"{path} must have {name} in it; got a file without. Use an earlier one.")
     return words, networks, state
 
 
@@ -166,7 +174,10 @@ def _plain(settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
                 if x is not _NONE
             }
         if isinstance(value, list | tuple):
-            return [words(x, name) for x in value]
+            several = [words(x, name) for x in value]
+            return _NONE if any(x is _NONE for x in several) else several
+        if isinstance(value, np.generic):
+            value = value.item()
         if value is None or isinstance(value, bool | int | float | str):
             return value
         for where, module in _MODULES.items():
@@ -181,18 +192,50 @@ def _plain(settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 _NONE = object()
 # Classes that files may name.
 _MODULES = {"torch.nn": nn, "torch.optim": torch.optim}
+_PARTS = (
+    "algorithm",
+    "policy",
+    "settings",
+    "left_out",
+    "observation_space",
+    "action_space",
+    "n_envs",
+    "seed",
+    "counts",
+    "exploration_rate",
+    "updates",
+    "generators",
+)
+# What reading a file raises that is not one, or is one no more.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, RuntimeError)
 
 
-def _decoded(value: Any) -> Any:
+def _settings(words: dict[str, Any], path: Any) -> dict[str, Any]:
     """Return settings from words; classes are looked up in torch's own modules and nowhere else."""
-    if isinstance(value, dict):
-        for key, module in _MODULES.items():
-            if set(value) == {key}:
-                return getattr(module, value[key])
-        return {key: _decoded(x) for key, x in value.items()}
-    return value
+
+    def decoded(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        for where, module in _MODULES.items():
+            if set(value) == {where}:
+                found = vars(module).get(value[where])
+                if not isinstance(found, type):
+                    raise ValueError(f"{path} must name classes of {where}; got {value[where]}. Use an earlier one.")
+                return found
+        return {key: decoded(x) for key, x in value.items()}
+
+    for name in words:
+        if name not in Settings.__dataclass_fields__:
+            raise ValueError(f"{path} must have settings of this version; got {name}. Read it with the one it is of.")
+    return decoded(words)
 
 
 def _given(name: str, changes: dict[str, Any]) -> bool:
+    """Whether changes have a name with dots, one dictionary in another."""
     first, _, rest = name.partition(".")
-    return first in changes and (not rest or rest in changes[first])
+    return first in changes and (not rest or _given(rest, changes[first]))
+
+
+def _with_ending(path: str | os.PathLike) -> Path:
+    """Return a path that ends in .zip where it has no ending, as Stable-Baselines3 has it."""
+    return Path(path) if Path(path).suffix else Path(path).with_suffix(".zip")

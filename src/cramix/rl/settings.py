@@ -101,7 +101,7 @@ class Settings:
         every = self.train_freq if isinstance(self.train_freq, tuple) else (self.train_freq, "step")
         if len(every) != 2 or not isinstance(every[0], int) or every[0] < 1 or every[1] not in ("step", "episode"):
             raise ValueError(
-                f'train_freq must be an integer >= 1, or (n, "step"), or (n, "episode"); got {self.train_freq!r}. Try 1.'
+                f'train_freq must be an integer >= 1, (n, "step") or (n, "episode"); got {self.train_freq!r}. Try 1.'
             )
         parse_risk(self.risk)
 

@@ -79,6 +79,9 @@ def train(run: Run, folder: str | Path, tell: Tell | None = None) -> dict[str, A
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    for name in ("run.json", "model.zip", "memory-*.npz", "curve-*.json", "result.json"):
+        for half in folder.glob(f".{name}.*"):
+            half.unlink()  # a program that was killed was writing it
     check_folder(run, folder)
     if (folder / "result.json").exists():
         return read(folder / "result.json")

@@ -1,0 +1,220 @@
+"""Runs in folders: a run that was killed, at whatever moment, ends as the run that was not."""
+
+import itertools
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+from cramix.rl import training
+from cramix.rl.evaluation import evaluate
+from cramix.rl.training import Run, train
+from tests.refusals import refuses
+
+SETTINGS = {
+    "learning_starts": 30,
+    "batch_size": 8,
+    "buffer_size": 70,
+    "exploration_fraction": 0.8,
+    "policy_kwargs": {"net_arch": [8]},
+}
+
+
+def run(**changes):
+    return Run(
+        **{
+            "env": "CartPole-v1",
+            "steps": 120,
+            "interval": 40,
+            "curve_episodes": 1,
+            "episodes": 3,
+            "settings": SETTINGS,
+            **changes,
+        }
+    )
+
+
+def outcome(result, folder):
+    """All of a result but the time it took, and the numbers of the agent."""
+    curve = [{key: x for key, x in row.items() if key != "seconds"} for row in result["curve"]]
+    model = Run(**json.loads((folder / "run.json").read_text())).algorithm().load(folder / "model.zip")
+    weights = {name: x.tolist() for name, x in model.policy.state_dict().items()}
+    return {**{key: x for key, x in result.items() if key != "seconds"}, "curve": curve}, weights
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("truth")
+    return outcome(train(run(), folder), folder)
+
+
+class Killed(BaseException):
+    """Not an Exception, as a signal is not one."""
+
+
+def kill_at(monkeypatch, moment):
+    """Let the program end at some moment, counted in changes of files; return what counts them."""
+    counter = itertools.count()
+
+    def dying(real):
+        def call(self, *args, **also):
+            if next(counter) == moment:
+                raise Killed
+            return real(self, *args, **also)
+
+        return call
+
+    for name in ("replace", "unlink"):
+        monkeypatch.setattr(Path, name, dying(getattr(Path, name)))
+    return counter
+
+
+def test_result(truth, tmp_path):
+    result, _ = truth
+    assert [row["step"] for row in result["curve"]] == [40, 80, 120]
+    assert result["mean"] == np.mean(result["returns"])
+    assert len(result["returns"]) == 3
+    assert result["parameters"] == 4 * 8 + 8 + 8 * 2 * 9 + 2 * 9
+
+
+def test_killed_at_every_change_of_a_file(truth, tmp_path, monkeypatch):
+    """A run changes files some two dozen times; the program ends before each of them in turn."""
+    for moment in itertools.count():
+        folder = tmp_path / str(moment)
+        with monkeypatch.context() as patch:
+            kill_at(patch, moment)
+            try:
+                result = train(run(), folder)
+            except Killed:
+                killed = True
+            else:
+                killed = False
+        if not killed:
+            break
+        if moment % 3 == 0 or moment > 12:  # going on from some is as good as from all, and takes less time
+            before = _step(folder)
+            assert outcome(train(run(), folder), folder) == truth
+            assert before % 40 == 0
+    assert moment > 12
+    assert outcome(result, folder) == truth
+
+
+def _step(folder):
+    """How far the last checkpoint is."""
+    model = folder / "model.zip"
+    return run().algorithm().load(model).num_timesteps if model.exists() else 0
+
+
+@pytest.mark.parametrize("step", [1, 20, 41, 79, 119])
+def test_killed_between_checkpoints(truth, step, tmp_path, monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr(training.time, "monotonic", lambda: float(next(clock)))  # so that tell is called at each step
+
+    def tell(at, figures):
+        if at == step:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(run(), tmp_path, tell)
+    assert _step(tmp_path) == step // 40 * 40  # at most one interval is lost
+    assert outcome(train(run(), tmp_path), tmp_path) == truth
+
+
+def test_killed_by_the_system(truth, tmp_path):
+    code = f"""
+import os, signal, itertools, torch
+from cramix.rl import training
+torch.set_num_threads(1)
+clock = itertools.count()
+training.time.monotonic = lambda: float(next(clock))
+def tell(step, figures):
+    if step == 100:
+        os.kill(os.getpid(), signal.SIGKILL)
+training.train(training.Run(**{vars(run())!r}), {str(tmp_path)!r}, tell)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, timeout=300)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    assert _step(tmp_path) == 80
+    assert outcome(train(run(), tmp_path), tmp_path) == truth
+
+
+def test_a_run_that_is_done_is_read(tmp_path, monkeypatch):
+    first = train(run(steps=20, episodes=1), tmp_path)
+    assert not list(tmp_path.glob("memory-*"))
+    monkeypatch.setattr(training, "make_vec_env", None)  # nothing is played again
+    assert train(run(steps=20, episodes=1), tmp_path) == first
+
+
+def test_what_a_killed_program_left_half_written_is_removed(tmp_path):
+    (tmp_path / ".memory-40.npz.a1b2c3").write_bytes(b"half")
+    (tmp_path / ".model.zip.a1b2c3").write_bytes(b"half")
+    (tmp_path / ".mine").write_bytes(b"not ours")
+    train(run(steps=20, episodes=1), tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"run.json", "model.zip", "curve-20.json", "result.json", ".mine"}
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [({"seed": 1}, "seed"), ({"steps": 130}, "steps"), ({"algo": "c51"}, "algo"), ({"settings": {}}, "settings")],
+)
+def test_a_folder_of_another_run_is_refused(change, name, tmp_path):
+    train(run(steps=10, episodes=1, curve_episodes=0), tmp_path)
+    with pytest.raises(ValueError, match=f"must hold this run or none; got one with {name}"):
+        train(run(**{"steps": 10, "episodes": 1, "curve_episodes": 0, **change}), tmp_path)
+
+
+def test_a_damaged_checkpoint_is_said_as_such(tmp_path):
+    train(run(steps=20, episodes=1), tmp_path)
+    (tmp_path / "result.json").unlink()
+    model = tmp_path / "model.zip"
+    model.write_bytes(model.read_bytes()[:-9])
+    with pytest.raises(ValueError, match=r"model.zip must be a whole model"):
+        train(run(steps=20, episodes=1), tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ValueError, match=r"run.json must be whole JSON"):
+        train(run(steps=20, episodes=1), tmp_path)
+
+
+def test_seeds_make_runs_of_their_own(tmp_path):
+    results = [train(run(seed=seed, steps=60), tmp_path / str(seed)) for seed in (0, 1)]
+    assert results[0]["curve"][0]["mean"] != results[1]["curve"][0]["mean"] or (
+        results[0]["returns"] != results[1]["returns"]
+    )
+
+
+def test_tell_knows_how_far_the_run_is(tmp_path, monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr(training.time, "monotonic", lambda: float(next(clock)))
+    told = []
+    train(run(), tmp_path, lambda step, figures: told.append((step, dict(figures))))
+    assert [step for step, _ in told] == list(range(1, 121))
+    assert "return" in told[-1][1]
+    assert told[-1][1]["evaluation"] is not None
+
+
+def test_bad_runs_are_refused():
+    refuses(lambda: run(algo="dqn"), "algo", "dqn", "one of")
+    refuses(lambda: run(env="CartPole"), "env", "CartPole", "registered")
+    refuses(lambda: run(steps=0), "steps", "0")
+    refuses(lambda: run(curve_episodes=-1), "curve_episodes", "-1")
+
+
+def test_evaluation_by_a_loop(tmp_path):
+    train(run(steps=60), tmp_path)
+    model = run().algorithm().load(tmp_path / "model.zip")
+    returns = []
+    for i in range(3):
+        env = gymnasium.make("CartPole-v1")
+        seen, _ = env.reset(seed=1_000_000 + 7 + i)
+        over, total = False, 0.0
+        while not over:
+            seen, reward, terminated, truncated, _ = env.step(model.predict(seen, deterministic=True)[0])
+            over, total = terminated or truncated, total + reward
+        returns.append(total)
+    assert evaluate(model, "CartPole-v1", 3, seed=7).tolist() == returns
