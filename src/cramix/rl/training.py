@@ -92,7 +92,7 @@ def train(run: Run, folder: str | Path, tell: Tell | None = None) -> dict[str, A
         keeper = _Keeper(run, folder, curve, tell)
         left = run.steps - model.num_timesteps
         if left > 0:
-            env.seed(_seed(run, model.num_timesteps))
+            env.seed(start_seed(run.seed, model.num_timesteps))
             model.learn(left, callback=keeper, log_interval=None, reset_num_timesteps=model.num_timesteps == 0)
             keeper.keep()
         returns = evaluate(model, run.env, run.episodes)
@@ -190,9 +190,9 @@ def curve_seed(step: int) -> int:
     return 100_000 + step
 
 
-def _seed(run: Run, step: int) -> int:
-    """Return the seed of the environment from a step on."""
-    return int(np.random.SeedSequence([run.seed, step]).generate_state(1)[0])
+def start_seed(seed: int, step: int) -> int:
+    """Return the seed of the environment of a run from a step on."""
+    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
 
 
 class _Keeper(BaseCallback):
@@ -216,7 +216,7 @@ class _Keeper(BaseCallback):
             self.keep()
             env = self.model.env
             assert env is not None
-            env.seed(_seed(self.run, step))
+            env.seed(start_seed(self.run.seed, step))
             self.model._last_obs = env.reset()  # type: ignore[assignment]
 
     def keep(self) -> None:

@@ -14,12 +14,12 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from cramix.rl.algorithm import DistributionalDQN, return_scale
 from cramix.rl.evaluation import FIRST_SEED
-from cramix.rl.population.environments import Environments
+from cramix.rl.population.environments import Environments, Seen
 from cramix.rl.population.learner import PopulationLearner, Recorded
 from cramix.rl.population.memory import Memory
 from cramix.rl.replay import discounted_returns
 from cramix.rl.settings import Settings
-from cramix.rl.training import Run, conclude, curve_seed
+from cramix.rl.training import Run, conclude, curve_seed, start_seed
 
 Tell = Callable[[int, dict[str, Any]], None]
 
@@ -116,7 +116,7 @@ class _Population:
 
     def learn(self, steps: int, tell: Tell | None) -> None:
         """Go on by some steps, from environments that start anew."""
-        now = self.envs.reset([_seed(seed, self.step) for seed in self.seeds])
+        now = self.envs.reset([start_seed(seed, self.step) for seed in self.seeds])
         told = time.monotonic()
         for _ in range(steps):
             before = now.copy()
@@ -124,13 +124,14 @@ class _Population:
             remaining = 1 - self.step / self.run.steps
             self.exploration.fill_(self._rate_of_exploration())
             self._act()
-            self.envs.start(self.actions.cpu().numpy())
+            actions = self.actions.cpu().numpy()
+            self.envs.start(actions)
             if self.step > self.settings.learning_starts:
                 self.learner.rate.fill_(self.settings.rate(remaining))
                 self._update()  # while the environments take their step
                 self.learner.follow()
             seen = self.envs.seen()
-            self._remember(before, seen)
+            self._remember(before, actions, seen)
             now = seen.now
             self.step += 1
             if self.step == self.settings.learning_starts:
@@ -144,7 +145,6 @@ class _Population:
         """Return the returns of episodes without exploration, `(agents, episodes)`, from the same seeds for all."""
         agents = len(self.seeds)
         returns, total = np.full((agents, episodes), np.nan), np.zeros(agents)
-        played = np.zeros(agents, int)
         for episode in range(episodes):
             now = self.envs.reset([FIRST_SEED + seed + episode] * agents)
             total[:], playing = 0.0, np.ones(agents, bool)
@@ -158,7 +158,6 @@ class _Population:
                 returns[ending, episode] = total[ending]
                 playing &= ~ending
                 now = seen.now
-            played += 1
         return returns
 
     def hand_back(self, models: Sequence[DistributionalDQN]) -> None:
@@ -184,10 +183,10 @@ class _Population:
     def _choose_best(self) -> None:
         self.actions.copy_(self.learner.best(self.sight))
 
-    def _remember(self, before: np.ndarray, seen: Any) -> None:
+    def _remember(self, before: np.ndarray, actions: np.ndarray, seen: Seen) -> None:
         if not np.isfinite(seen.rewards).all():
             raise ValueError(f"rewards must be finite; got {seen.rewards}. Mend the environment.")
-        numbers = (self.actions.cpu().numpy(), seen.rewards, seen.terminated, seen.ended)
+        numbers = (actions, seen.rewards, seen.terminated, seen.ended)
         rows = np.concatenate([before, seen.after, np.stack(numbers, -1).astype(np.float32)], -1)
         self.rows.copy_(torch.from_numpy(rows))
         self._add()
@@ -206,7 +205,3 @@ class _Population:
             return 1.0
         part = min(1.0, self.step / (self.run.steps * max(s.exploration_fraction, 1e-12)))
         return s.exploration_initial_eps + part * (s.exploration_final_eps - s.exploration_initial_eps)
-
-
-def _seed(seed: int, step: int) -> int:
-    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0] >> 1)
