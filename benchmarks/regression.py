@@ -207,7 +207,7 @@ def main(held: int) -> None:
     intro = [
         "# Regression that predicts distributions",
         "",
-        f"`python benchmarks/regression.py`, {machine(np, torch, sklearn, cramix)}, {versions}.",
+        f"`python benchmarks/regression.py --held {held}`, {machine(np, torch, sklearn, cramix)}, {versions}.",
         "",
         f"{held} of {FOLDS} folds are held out, one after the other; numbers are means and standard errors over them, "
         "CRPS and negative log likelihood the lower the better. The fourth column is the difference to the first row, "
