@@ -30,10 +30,15 @@ bench: $(STAMP)  ## ours and the others in one process; writes the pages in benc
 	$(BIN)/python benchmarks/univariate.py
 	$(BIN)/python benchmarks/multivariate.py
 	$(BIN)/python benchmarks/fitting.py
+	$(BIN)/python benchmarks/reinforcement.py
+	$(BIN)/python benchmarks/regression.py
+	$(BIN)/python benchmarks/recovery.py
 
 docs: $(STAMP)  ## compute the tables and figures of the pages anew
 	$(BIN)/python docs/precision.py
 	$(BIN)/python docs/slicing.py
+	$(BIN)/python docs/networks.py
+	$(BIN)/python examples/arm.py docs/networks/arm.png
 
 clean:
 	rm -rf $(VENV) demo.png

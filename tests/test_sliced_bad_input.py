@@ -109,7 +109,7 @@ def test_the_target_term_stays_where_the_target_may_move(p, q, options):
         (P, None, "q", "NoneType", "as_tensor"),
         (P.project(torch.eye(2).double()), X, "p", "NormalMixture", "cramer_loss"),
         (P, X[:0], "q", "(0, 2)", "an axis"),
-        (P, X[0], "q", "(2,)", "an axis"),
+        (P, X[0, :1], "q", "(1,)", "an axis"),
         (X, torch.full((3, 2), NAN, dtype=torch.float64), "q", "nan", "Drop"),
         (torch.full((3, 2), -INF, dtype=torch.float64), P, "p", "-inf", "Drop"),
     ],

@@ -11,14 +11,20 @@ from cramix.distance.sliced import sliced_cramer_distance
 from cramix.distance.spherical import spherical_cramer_squared
 from cramix.distance.wasserstein import sliced_wasserstein, wasserstein
 from cramix.fitting import ConvergenceWarning, FitResult, Selection, compress, fit, select
+from cramix.heads import MixtureHead, MixtureTensors
 from cramix.io import load, save
 from cramix.loss import (
+    BlendedLoss,
     CramerLoss,
+    EnergyScore,
+    NLLLoss,
     SlicedCramerLoss,
+    blended_loss,
     cramer_loss,
     cramer_wold_loss,
     crps,
     density_l2_loss,
+    energy_score,
     negative_log_likelihood_loss,
     sliced_cramer_loss,
     sliced_wasserstein_loss,
@@ -27,22 +33,29 @@ from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, No
 
 if TYPE_CHECKING:
     from cramix.estimator import CramerMixture
+    from cramix.regressor import MixtureRegressor
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BlendedLoss",
     "ConvergenceWarning",
     "CramerLoss",
     "Diagonal",
+    "EnergyScore",
     "Factor",
     "FitResult",
     "Full",
+    "MixtureHead",
+    "MixtureTensors",
     "MultivariateNormalMixture",
+    "NLLLoss",
     "NormalMixture",
     "Selection",
     "SlicedCramerLoss",
     "Spherical",
     "Tied",
+    "blended_loss",
     "compress",
     "cramer_distance",
     "cramer_loss",
@@ -50,6 +63,7 @@ __all__ = [
     "crps",
     "density_l2_loss",
     "directions",
+    "energy_score",
     "fit",
     "kl_divergence",
     "load",
@@ -67,7 +81,7 @@ __all__ = [
 ]
 
 if find_spec("sklearn"):
-    __all__ += ["CramerMixture"]
+    __all__ += ["CramerMixture", "MixtureRegressor"]
 
 
 def __getattr__(name: str) -> Any:
@@ -76,6 +90,10 @@ def __getattr__(name: str) -> Any:
         from cramix.estimator import CramerMixture
 
         return CramerMixture
+    if name == "MixtureRegressor":
+        from cramix.regressor import MixtureRegressor
+
+        return MixtureRegressor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

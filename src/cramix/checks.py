@@ -31,8 +31,8 @@ def plain_eager() -> bool:
 
 
 def in_transform(x: Tensor) -> bool:
-    """Whether the tensor stands for another inside a function transform of `torch.func`."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(x)
+    """Whether the tensor stands for another in a transform of `torch.func`; the compiler has none."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def in_reach_of_numpy(*tensors: Tensor) -> bool:
@@ -69,8 +69,9 @@ def check_floating(**tensors: Tensor) -> None:
 
 def check_broadcast(cure: str, **shapes: torch.Size) -> torch.Size:
     """Require shapes that broadcast, and return what they broadcast to."""
-    if len(set(shapes.values())) == 1:
-        return next(iter(shapes.values()))
+    first, *others = shapes.values()
+    if all(shape == first for shape in others):
+        return first
     try:
         return torch.broadcast_shapes(*shapes.values())
     except RuntimeError:
@@ -122,6 +123,8 @@ def check_within(name: str, x: Tensor, interval: str) -> None:
 
 def check_mixture(weights: Tensor, means: Tensor, scales: Tensor) -> None:
     """Require valid values of a mixture, where readable: a few reductions if all is well, the full account if not."""
+    if torch.compiler.is_compiling():  # when sizes may be symbols, too
+        return
     count = weights.numel()
     if 0 < count <= _FEW and in_reach_of_numpy(weights, means, scales) and _clearly_valid(weights, means, scales):
         return

@@ -76,3 +76,18 @@ def _rule(order: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor,
     x, w = np.polynomial.legendre.leggauss(order)
     with torch.inference_mode(False):  # kept for later calls, which may want gradients
         return torch.as_tensor(x, dtype=dtype, device=device), torch.as_tensor(w, dtype=dtype, device=device)
+
+
+def even_points(count: int, dim: int) -> Tensor:
+    """Return points that fill the open unit cube evenly, `(count, d)`, in float64: on the line equally spaced ones.
+
+    Else they are multiples, modulo 1, of powers of the generalised golden ratio (Roberts 2018).
+    """
+    number = torch.arange(count, dtype=torch.float64).unsqueeze(-1)
+    if dim == 1:
+        return (number + 0.5) / count
+    ratio = 2.0
+    for _ in range(60):  # to the root of ratio^(d + 1) = ratio + 1
+        ratio = (1 + ratio) ** (1 / (dim + 1))
+    steps = torch.tensor([ratio ** -(i + 1) for i in range(dim)], dtype=torch.float64)
+    return (0.5 + number * steps) % 1

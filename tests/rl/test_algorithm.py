@@ -15,7 +15,7 @@ from cramix import NormalMixture
 from cramix.rl import ALGORITHMS, GMDQN
 from cramix.rl.algorithm import return_scale
 from cramix.rl.evaluation import evaluate
-from cramix.rl.learner import METRICS
+from cramix.rl.objective import METRICS
 from tests.rl.games import QUICK, Fork, Steps
 
 

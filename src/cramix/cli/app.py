@@ -19,8 +19,10 @@ from cramix.cli.compare import compare
 from cramix.cli.compress import compress
 from cramix.cli.demo import demo
 from cramix.cli.fit import fit
+from cramix.cli.play import play
 from cramix.cli.refusal import Refusal
 from cramix.cli.sample import sample
+from cramix.cli.train import train
 
 # File errors that another path mends; the others, such as a full disk, do not come from how the command was called.
 _WRONG_PATH = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
@@ -95,6 +97,6 @@ def about(
         print(context.get_help())
 
 
-for command in (demo, fit, compare, compress, sample):
+for command in (demo, fit, compare, compress, sample, train, play):
     app.command()(command)
 app.add_typer(reproduce.app, name="reproduce")

@@ -21,3 +21,7 @@ DropMissing = Annotated[
 ]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, .safetensors.")]
 ModelOut = typer.Option("--out", metavar="FILE", help="Where the model goes, .safetensors.")
+Risk = Annotated[
+    str | None,
+    typer.Option("--risk", metavar="MEASURE", help="Judge actions by cvar:0.1, expectile:0.3, quantile:0.5 or mean."),
+]

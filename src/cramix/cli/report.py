@@ -6,10 +6,11 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
+import numpy as np
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -66,13 +67,32 @@ def working(what: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     progress = Progress(*columns, console=console, transient=True)
     task = progress.add_task(what, total=None)
+    with warnings_in_lines(), nullcontext() if quiet or not console.is_terminal else progress:
+        yield lambda now: progress.update(task, description=f"{what}: {now}")
+
+
+@contextmanager
+def warnings_in_lines() -> Iterator[None]:
+    """Print the warnings for users on the standard error at the end, one line each; drop the others."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", UserWarning)
-        with nullcontext() if quiet or not console.is_terminal else progress:
-            yield lambda now: progress.update(task, description=f"{what}: {now}")
+        yield
     for message in dict.fromkeys(str(warning.message) for warning in caught):
         print(f"warning: {message}", file=sys.stderr, flush=True)
+
+
+def facts_of_returns(returns: Sequence[float]) -> list[Fact]:
+    """Return what there is to say about the returns of episodes."""
+    low, middle, high = np.quantile(returns, [0.25, 0.5, 0.75]).tolist()
+    mean, std = float(np.mean(returns)), float(np.std(returns))
+    return [
+        Fact("mean", "mean return", mean, f"{mean:.2f}"),
+        Fact("std", "standard deviation", std, f"{std:.2f}"),
+        Fact("min", "least", float(min(returns)), f"{min(returns):.2f}"),
+        Fact("quartiles", "quartiles", [low, middle, high], f"{low:.2f}, {middle:.2f}, {high:.2f}"),
+        Fact("returns", None, list(returns)),
+    ]
 
 
 def counted(count: int, noun: str) -> str:

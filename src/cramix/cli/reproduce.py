@@ -18,6 +18,10 @@ from cramix.data import ring_line_square
 from cramix.directions import equispaced
 from cramix.plot import require_matplotlib
 
+# Environments of the comparison of Q-learners, and how long agents learn in each.
+_GAMES = {"LunarLander-v3": 300_000, "CartPole-v1": 50_000, "Acrobot-v1": 50_000}
+_FOLDER = Path("lunarlander")
+
 app = typer.Typer(invoke_without_command=True)
 
 
@@ -62,3 +66,24 @@ def figures(
         with replacing(out / f"{name}.png") as file:
             figure.savefig(file, format="png", dpi=150)
     console.print(f"Pictures: {', '.join(str(out / f'{name}.png') for name in pictures)}")
+
+
+@app.command()
+def lunarlander(
+    out: Annotated[
+        Path, typer.Option(help="The folder for runs, table and pictures; goes on with what is there.")
+    ] = Path("lunarlander"),
+    seeds: Annotated[int, typer.Option(help="Seeds of GMDQN.", min=1)] = 10,
+    rival_seeds: Annotated[int, typer.Option(help="Seeds of each rival; 0 for none.", min=0)] = 5,
+    algo: Annotated[list[str] | None, typer.Option(help="Only this algorithm; may be repeated.")] = None,
+    env: Annotated[list[str] | None, typer.Option(help="Only this environment; may be repeated.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Environment steps of a run; its own for each by default.")] = None,
+    episodes: Annotated[int, typer.Option(help="Episodes that the last agent of a run plays.", min=1)] = 100,
+    workers: Annotated[int | None, typer.Option(help="Processes at a time; all cores by default.", min=1)] = None,
+    device: Annotated[str | None, typer.Option(help="cuda trains all seeds of an algorithm together.")] = None,
+) -> None:
+    """Train GMDQN and its rivals over seeds, and compare their last agents: hours, in parts as you like."""
+    from cramix.cli.games import contest
+
+    games = {name: steps or _GAMES.get(name, 300_000) for name in env or _GAMES}
+    contest(games, out, algo, seeds, rival_seeds, episodes, workers, device)

@@ -82,7 +82,7 @@ def kl_divergence(
     batch = common_batch(p, q)
     p = p.expand(batch)
     x = p.rsample((samples,), generator)
-    log_ratio = _detached(p).log_prob(x) - q.log_prob(x)
+    log_ratio = detached(p).log_prob(x) - q.log_prob(x)
     parts = (p.weights, p.means, p.scales if isinstance(p, NormalMixture) else p.covariance_kind.values)
     estimate = once(log_ratio.mean(0), *parts)
     return (estimate, log_ratio.detach().std(0) / samples**0.5) if with_error else estimate
@@ -101,7 +101,8 @@ def _at_least_single(name: str, side: Mixture) -> Mixture:
     return side._like(side.weights.to(dtype), side.means.to(dtype), kind.like(kind.values.to(dtype)))
 
 
-def _detached(side: Mixture) -> Mixture:
+def detached(side: Mixture) -> Mixture:
+    """Return the mixture as a constant."""
     if isinstance(side, NormalMixture):
         return side._like(*(t.detach() for t in (side.weights, side.means, side.scales)))
     kind = side.covariance_kind

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, told apart by everybody.
-COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00")
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 # What each thing looks like in all pictures of one mixture.
 COMPONENTS, DENSITY, POINTS = COLOURS[0], COLOURS[1], "0.3"
 

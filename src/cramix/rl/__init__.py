@@ -6,6 +6,7 @@ if not (find_spec("gymnasium") and find_spec("stable_baselines3")):
     raise ImportError("cramix.rl needs Stable-Baselines3 and Gymnasium. Use: pip install 'cramix[rl]'")
 
 from cramix.rl.algorithm import DistributionalDQN
+from cramix.rl.bridge import register
 from cramix.rl.c51 import C51
 from cramix.rl.crdqn import CRDQN
 from cramix.rl.ddqn import DoubleDQN
@@ -29,6 +30,8 @@ ALGORITHMS: dict[str, type[DistributionalDQN]] = {
     "nll": NLLDQN,
     "ddqn": DoubleDQN,
 }
+
+register()
 
 __all__ = [
     "ALGORITHMS",

@@ -16,9 +16,10 @@ from stable_baselines3.common.utils import LinearSchedule
 from cramix.mixture import NormalMixture
 from cramix.rl import file
 from cramix.rl.exploration import Exploration
-from cramix.rl.learner import METRICS, Learner, can_compile
+from cramix.rl.learner import Learner, can_compile
 from cramix.rl.masks import mask_of
 from cramix.rl.network import to_tensor
+from cramix.rl.objective import METRICS
 from cramix.rl.policy import CnnPolicy, MlpPolicy, MultiInputPolicy, ReturnPolicy
 from cramix.rl.replay import Replay
 from cramix.rl.returns import Returns
@@ -155,9 +156,9 @@ class DistributionalDQN(OffPolicyAlgorithm):
         """Learn for so many environment steps; see Stable-Baselines3 for the arguments."""
         wanted = self.settings.compile
         if wanted == "auto":
-            # The rest of a long run is compiled too: it goes on to the bit.
-            whole = total_timesteps + (0 if reset_num_timesteps else self.num_timesteps)
-            enough = whole * self._updates_per_step() >= _WORTH_COMPILING
+            # The whole run counts, so that one that was interrupted goes on as it was.
+            steps = total_timesteps + (0 if reset_num_timesteps else self.num_timesteps)
+            enough = steps * self._updates_per_step() >= _WORTH_COMPILING
             wanted = enough and self.policy.measure is None and can_compile(self.device)
         if wanted and not self.learner.compiled:
             self.learner.compile()
@@ -282,9 +283,18 @@ class DistributionalDQN(OffPolicyAlgorithm):
             self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         super().dump_logs()
 
-    def save(self, path: str | os.PathLike, *unused: Any, **also_unused: Any) -> None:  # type: ignore[override]
-        """Write the model to a file, whole or not at all; it holds numbers and words, and no code."""
-        file.save(self, path)
+    def save(  # type: ignore[override]
+        self, path: str | os.PathLike, *unused: Any, acting_only: bool = False, **also_unused: Any
+    ) -> None:
+        """Write the model to a file, whole or not at all; it holds numbers and words, and no code.
+
+        Args:
+            path: of the file.
+            acting_only: leave out what only learning needs, for a file a quarter as large.
+            unused: further arguments of Stable-Baselines3's `save`.
+            also_unused: the same.
+        """
+        file.save(self, path, acting_only=acting_only)
 
     @classmethod
     def load(  # type: ignore[override]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cramix.rl.risk import Risk
 
 # Seeds of evaluation are far from those of training, and the same for all agents.
-_FIRST_SEED = 1_000_000
+FIRST_SEED = 1_000_000
 
 
 def evaluate(
@@ -46,7 +46,7 @@ def evaluate(
 
 def _play(model: DistributionalDQN, envs: list[gymnasium.Env], seed: int, risk: Risk | None) -> np.ndarray:
     """Return the return of an episode of each environment."""
-    seen: list[Any] = [e.reset(seed=_FIRST_SEED + seed + i)[0] for i, e in enumerate(envs)]
+    seen: list[Any] = [e.reset(seed=FIRST_SEED + seed + i)[0] for i, e in enumerate(envs)]
     returns = np.zeros(len(envs))
     playing = list(range(len(envs)))
     while playing:

@@ -24,11 +24,19 @@ if TYPE_CHECKING:
 
 _FORMAT = 1
 _COUNTS = ("num_timesteps", "_n_updates", "_episode_num", "_total_timesteps", "_current_progress_remaining")
+_ONLINE, _TARGET = "q_net.", "q_net_target."
 Model = TypeVar("Model", bound="DistributionalDQN")
 
 
-def save(model: DistributionalDQN, path: str | os.PathLike) -> None:
-    """Write settings, networks, the state of the optimiser and of the random generators."""
+def save(model: DistributionalDQN, path: str | os.PathLike, *, acting_only: bool = False) -> None:
+    """Write settings, networks, the state of the optimiser and of the random generators.
+
+    Args:
+        model: the agent.
+        path: of the file.
+        acting_only: leave out the target network and the state of the optimiser, which are three quarters of the file.
+            What is loaded then acts the same, and learns on from a target network that equals the online one.
+    """
     path = _with_ending(path)
     tensors = require_safetensors().torch
     settings, left_out = _plain(asdict(model.settings))
@@ -38,6 +46,7 @@ def save(model: DistributionalDQN, path: str | os.PathLike) -> None:
         "policy": type(model.policy).__name__,
         "settings": settings,
         "left_out": left_out,
+        "acting_only": acting_only,
         "observation_space": to_words(model.observation_space),
         "action_space": to_words(model.action_space),
         "n_envs": model.n_envs,
@@ -50,10 +59,13 @@ def save(model: DistributionalDQN, path: str | os.PathLike) -> None:
             "replay": model.replay_buffer.generator.bit_generator.state,
         },
     }
+    networks, state = model.policy.state_dict(), _flatten(model.learner.optimizer)
+    if acting_only:
+        networks, state = {name: x for name, x in networks.items() if not name.startswith(_TARGET)}, {}
     with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
         archive.writestr("model.json", json.dumps(words, indent=1))
-        archive.writestr("networks.safetensors", tensors.save(_cpu(model.policy.state_dict())))
-        archive.writestr("optimizer.safetensors", tensors.save(_cpu(_flatten(model.learner.optimizer))))
+        archive.writestr("networks.safetensors", tensors.save(_cpu(networks)))
+        archive.writestr("optimizer.safetensors", tensors.save(_cpu(state)))
 
 
 def load(cls: type[Model], path: str | os.PathLike, env: Any, device: Any, changes: dict[str, Any]) -> Model:
@@ -90,6 +102,9 @@ def load(cls: type[Model], path: str | os.PathLike, env: Any, device: Any, chang
             f"{seen}, {acts}. Make the environment that {path} was learned in."
         )
     model._setup_model()
+    if words.get("acting_only"):
+        copies = {name.replace(_ONLINE, _TARGET, 1): x for name, x in networks.items() if name.startswith(_ONLINE)}
+        networks |= copies
     try:
         model.policy.load_state_dict(networks)
         _restore(model.learner.optimizer, state, model.device)
@@ -102,6 +117,11 @@ def load(cls: type[Model], path: str | os.PathLike, env: Any, device: Any, chang
     model.exploration.generator.bit_generator.state = words["generators"]["exploration"]
     model.replay_buffer.generator.bit_generator.state = words["generators"]["replay"]
     return model
+
+
+def describe(path: str | os.PathLike) -> dict[str, Any]:
+    """Return what a file says in words: `algorithm`, `settings`, `counts`, ..."""
+    return _content(path)[0]
 
 
 def _content(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:

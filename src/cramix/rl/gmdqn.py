@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
+import torch
+from stable_baselines3.common.type_aliases import GymEnv
 from torch import Tensor
 
 from cramix.loss import cramer_loss
+from cramix.rl import pretrained
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.gaussian import GaussianReturns
 from cramix.rl.returns import Parts
@@ -55,3 +60,17 @@ class GMDQN(DistributionalDQN):
             returns={"components": 3, "scales": "penalty", "penalty_factor": 10.0},
         ),
     }
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str, env: GymEnv | None = None, device: torch.device | str = "auto", **settings: Any
+    ) -> Self:
+        """Return an agent that comes with the package; it can act, and learn on.
+
+        Args:
+            name: of the environment, see `cramix.rl.pretrained.names`.
+            env: to go on learning in; None to act only.
+            device: where to.
+            settings: changes by name, see `cramix.rl.Settings`.
+        """
+        return cls.load(pretrained.path_of(name), env, device, **settings)

@@ -76,6 +76,12 @@ class ReturnPolicy(BasePolicy):
         self.register_buffer("unit", torch.ones(()))
         self.first_action = int(action_space.start)
         self.measure: Measure | None = None
+        self._has_modes = any(_has_modes(module) for module in self.q_net.modules())
+
+    def set_training_mode(self, mode: bool) -> None:
+        """Switch layers that behave otherwise while they learn; to go through all of them each step takes long."""
+        if self._has_modes:
+            super().set_training_mode(mode)
 
     def forward(self, obs: Observation, deterministic: bool = True) -> Tensor:
         """Return the best actions `(batch)`."""
@@ -89,6 +95,12 @@ class ReturnPolicy(BasePolicy):
         parts = self.q_net(observation)
         values = parts.mean() if measure is None else measure(parts.mixture(self.unit))
         return allowed(values, mask_of(observation)).argmax(-1)
+
+
+def _has_modes(module: nn.Module) -> bool:
+    """Whether a layer may behave otherwise while it learns: of the known ones few do, of others we cannot know."""
+    known = type(module).__module__.split(".")[0] in ("torch", "cramix", "stable_baselines3")
+    return not known or isinstance(module, nn.modules.batchnorm._NormBase | nn.modules.dropout._DropoutNd)
 
 
 class MlpPolicy(ReturnPolicy):

@@ -141,13 +141,8 @@ class Replay(ReplayBuffer):
         Args:
             env: a `VecNormalize` whose statistics apply, or None.
         """
-        rewards = self._normalize_reward(self.rewards, env)
         order = (np.arange(self.size()) + (self.pos if self.full else 0)) % self.buffer_size
-        sums, total = np.zeros((self.size(), self.n_envs)), np.zeros(self.n_envs)
-        for place, i in zip(range(self.size() - 1, -1, -1), order[::-1], strict=True):
-            total = rewards[i] + self.gamma * np.where(self.ended[i], 0, total)
-            sums[place] = total
-        return sums
+        return discounted_returns(self._normalize_reward(self.rewards[order], env), self.ended[order], self.gamma)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the transitions to a file, whole or not at all."""
@@ -189,6 +184,20 @@ class Replay(ReplayBuffer):
         group, _, key = name.partition("/")
         memory = getattr(self, group)
         return memory[key] if isinstance(memory, dict) else memory
+
+
+def discounted_returns(rewards: np.ndarray, ended: np.ndarray, gamma: float) -> np.ndarray:
+    """Return the discounted sums of rewards `(steps, envs)` from each step to the end of its episode or of all.
+
+    Example:
+        >>> discounted_returns(np.array([[1.0], [2.0], [4.0]]), np.array([[False], [True], [False]]), 0.5).ravel()
+        array([2., 2., 4.])
+    """
+    sums, total = np.zeros(rewards.shape), np.zeros(rewards.shape[1])
+    for i in range(len(rewards) - 1, -1, -1):
+        total = rewards[i] + gamma * np.where(ended[i], 0, total)
+        sums[i] = total
+    return sums
 
 
 _ARRAYS = ("actions", "rewards", "terminated", "ended")

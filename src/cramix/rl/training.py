@@ -16,6 +16,7 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from cramix.atomic import replacing
 from cramix.checks import check_choice, check_integer
+from cramix.rl import file
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.evaluation import evaluate
 
@@ -74,37 +75,56 @@ def train(run: Run, folder: str | Path, tell: Tell | None = None) -> dict[str, A
     Args:
         run: what to train.
         folder: for `run.json`, `model.zip`, the memory and `result.json`; made if it is not there.
-        tell: called with the number of steps and the latest figures, some times a second.
+        tell: called with the number of steps and the latest figures, some times a second and at each checkpoint.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("run.json", "model.zip", "memory-*.npz", "curve-*.json", "result.json"):
         for half in folder.glob(f".{name}.*"):
             half.unlink()  # a program that was killed was writing it
-    _claim(run, folder)
+    check_folder(run, folder)
     if (folder / "result.json").exists():
         return read(folder / "result.json")
     env = make_vec_env(run.env, n_envs=1)
     try:
         model, curve = _begin(run, folder, env)
+        write(folder / "run.json", asdict(run))  # now that the settings are known to be good ones
         keeper = _Keeper(run, folder, curve, tell)
         left = run.steps - model.num_timesteps
         if left > 0:
-            env.seed(_seed(run, model.num_timesteps))
+            env.seed(start_seed(run.seed, model.num_timesteps))
             model.learn(left, callback=keeper, log_interval=None, reset_num_timesteps=model.num_timesteps == 0)
             keeper.keep()
         returns = evaluate(model, run.env, run.episodes)
     finally:
         env.close()
+    return conclude(run, folder, model, returns, keeper.curve, keeper.seconds)
+
+
+def conclude(
+    run: Run,
+    folder: Path,
+    model: DistributionalDQN,
+    returns: np.ndarray,
+    curve: list[dict[str, Any]],
+    seconds: float,
+    **more: Any,
+) -> dict[str, Any]:
+    """Write what a run came to, its model and result, and return the result."""
     result = {
         **asdict(run),
         "returns": returns.tolist(),
         "mean": float(returns.mean()),
         "std": float(returns.std()),
         "parameters": sum(p.numel() for p in model.policy.q_net.parameters()),
-        "seconds": keeper.seconds,
-        "curve": keeper.curve,
+        "seconds": seconds,
+        "curve": curve,
+        **more,
     }
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "model.zip").exists():
+        write(folder / "run.json", asdict(run))
+        model.save(folder / "model.zip")
     write(folder / "result.json", result)
     for memory in folder.glob("memory-*.npz"):
         memory.unlink()
@@ -113,8 +133,8 @@ def train(run: Run, folder: str | Path, tell: Tell | None = None) -> dict[str, A
 
 def write(path: Path, words: Any) -> None:
     """Write plain values to a file, whole or not at all."""
-    with replacing(path) as file:
-        file.write(json.dumps(words, indent=1).encode())
+    with replacing(path) as stream:
+        stream.write(json.dumps(words, indent=1).encode())
 
 
 def read(path: Path) -> Any:
@@ -125,11 +145,16 @@ def read(path: Path) -> Any:
         raise ValueError(f"{path} must be whole JSON; got: {error}. Delete it to start anew.") from None
 
 
-def _claim(run: Run, folder: Path) -> None:
-    """Say in the folder what is trained there; another run is not mixed with it."""
-    asked, path = json.loads(json.dumps(asdict(run))), folder / "run.json"
+def checkpoint(folder: str | Path) -> int:
+    """Return the step that a run in a folder goes on from, 0 where it starts."""
+    path = Path(folder) / "model.zip"
+    return file.describe(path)["counts"]["num_timesteps"] if path.exists() else 0
+
+
+def check_folder(run: Run, folder: str | Path) -> None:
+    """Require that a folder does not hold another run; two are not mixed."""
+    asked, path = json.loads(json.dumps(asdict(run))), Path(folder) / "run.json"
     if not path.exists():
-        write(path, asked)
         return
     found = read(path)
     differences = [name for name in asked if asked[name] != found.get(name)]
@@ -151,15 +176,23 @@ def _begin(run: Run, folder: Path, env: Any) -> tuple[DistributionalDQN, list[di
             policy = "MultiInputPolicy"
         elif len(env.observation_space.shape or ()) == 3:
             policy = "CnnPolicy"
-        return algorithm(policy, env, preset=run.preset, seed=run.seed, **settings), []
+        try:
+            return algorithm(policy, env, preset=run.preset, seed=run.seed, **settings), []
+        except TypeError as error:  # names that nobody knows
+            raise ValueError(f"{run.algo}: {error}") from error
     model = algorithm.load(path, env)
     model.replay_buffer.load(folder / f"memory-{model.num_timesteps}.npz")
     return model, read(folder / f"curve-{model.num_timesteps}.json")
 
 
-def _seed(run: Run, step: int) -> int:
-    """Return the seed of the environment from a step on."""
-    return int(np.random.SeedSequence([run.seed, step]).generate_state(1)[0])
+def curve_seed(step: int) -> int:
+    """Return the seed of the episodes played at a step, other ones than those of the result."""
+    return 100_000 + step
+
+
+def start_seed(seed: int, step: int) -> int:
+    """Return the seed of the environment of a run from a step on."""
+    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
 
 
 class _Keeper(BaseCallback):
@@ -183,7 +216,7 @@ class _Keeper(BaseCallback):
             self.keep()
             env = self.model.env
             assert env is not None
-            env.seed(_seed(self.run, step))
+            env.seed(start_seed(self.run.seed, step))
             self.model._last_obs = env.reset()  # type: ignore[assignment]
 
     def keep(self) -> None:
@@ -193,7 +226,7 @@ class _Keeper(BaseCallback):
         model.replay_buffer.cut()
         row: dict[str, Any] = {"step": step, "seconds": self.seconds}
         if self.run.curve_episodes:
-            returns = evaluate(model, self.run.env, self.run.curve_episodes, seed=100_000 + step)
+            returns = evaluate(model, self.run.env, self.run.curve_episodes, seed=curve_seed(step))
             row |= {"mean": float(returns.mean()), "std": float(returns.std())}
         self.curve.append(row)
         model.replay_buffer.save(self.folder / f"memory-{step}.npz")
@@ -202,15 +235,21 @@ class _Keeper(BaseCallback):
         for old in (*self.folder.glob("memory-*.npz"), *self.folder.glob("curve-*.json")):
             if f"-{step}." not in old.name:
                 old.unlink()
+        self._tell()
 
     def _on_step(self) -> bool:
-        now = time.monotonic()
-        if self.tell is not None and now - self.told > 0.2:
-            self.told = now
-            buffer = self.model.ep_info_buffer
-            if buffer:
-                self.figures["return"] = float(np.mean([episode["r"] for episode in list(buffer)[-20:]]))
-            if self.curve:
-                self.figures["evaluation"] = self.curve[-1].get("mean")
-            self.tell(self.model.num_timesteps, self.figures)
+        if self.tell is not None and time.monotonic() - self.told > 0.2:
+            self._tell()
         return True
+
+    def _tell(self) -> None:
+        """Tell the mean of the last returns while exploring, the last evaluation, and the step of that."""
+        if self.tell is None:
+            return
+        self.told = time.monotonic()
+        buffer = self.model.ep_info_buffer
+        if buffer:
+            self.figures["return"] = float(np.mean([episode["r"] for episode in list(buffer)[-20:]]))
+        if self.curve:
+            self.figures |= {"evaluation": self.curve[-1].get("mean"), "evaluated": self.curve[-1]["step"]}
+        self.tell(self.model.num_timesteps, self.figures)

@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.utils.weak import WeakIdKeyDictionary
 
+from cramix.checks import in_transform, plain_eager
 from cramix.distance.multivariate.exact import Known, evaluate, points_energy
 from cramix.distance.multivariate.own_term import OwnTerm
 from cramix.distance.multivariate.sides import Components, Points, Side
+from cramix.distance.multivariate.transformable import pulled_back, transformable_energy
 from cramix.distance.once import last_gradient
 from cramix.mixture import MultivariateNormalMixture
 
@@ -37,6 +39,10 @@ def energy_distance(
         return torch.stack([x.sum() for x in held]).sum().expand(batch)  # nothing, but with gradients
     if target_term and _belongs_second(p, q):
         p, q = q, p
+    if not plain_eager():
+        p_kind, q_kind = (Points if side.only_points else Components for side in (p, q))
+        sides = _tensors(p, q, batch, p_kind), _tensors(q, p, batch, q_kind)
+        return transformable_energy(*sides, _may_move(p), _may_move(q), tolerance, target_term).reshape(batch)
     known_p = known_q = None
     if not p.only_points:
         known_p, known_q = _own(p, batch, tolerance), _own(q, batch, tolerance) if target_term else _nothing(q, batch)
@@ -52,6 +58,11 @@ def moves(side: MultivariateNormalMixture) -> bool:
     """Whether gradients may be asked for."""
     tensors = side.weights, side.means, side.covariance_kind.values
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def _may_move(side: MultivariateNormalMixture) -> bool:
+    """Whether gradients may be asked for; inside a function transform that cannot be known, so yes."""
+    return moves(side) or any(map(in_transform, (side.weights, side.means, side.covariance_kind.values)))
 
 
 def _belongs_second(p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> bool:
@@ -97,14 +108,10 @@ class _Energy(Function):
         saved = ctx.saved_tensors
         tensors, known = saved[: len(saved) // 2], saved[len(saved) // 2 :]
         gradients = [
-            None if at is None else last_gradient(_pulled_back(grad, at, x.shape), *tensors)
+            None if at is None else last_gradient(pulled_back(grad, at, x.shape), *tensors)
             for x, at in zip(tensors, known, strict=True)
         ]
         return None, *gradients
-
-
-def _pulled_back(grad: Tensor, known: Tensor, shape: torch.Size) -> Tensor:
-    return (grad.view(-1, *(1,) * (known.ndim - 1)) * known).sum_to_size(shape).to(grad.dtype)
 
 
 def _tensors(

@@ -1,0 +1,114 @@
+"""GMDQN against sb3-contrib's QR-DQN and Stable-Baselines3's DQN: updates a second, environment steps a second.
+
+All have the paper's network and batch, one process, one thread, turns. Results go to benchmarks/reinforcement.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import sb3_contrib
+import stable_baselines3
+import torch
+from harness import Page, machine, report, take_turns
+
+import cramix
+from cramix.rl import GMDQN, QRDQN, DistributionalDQN
+
+RESULTS = Path(__file__).parent / "reinforcement.md"
+ENV, NETWORK, BATCH, WARM_UP = "LunarLander-v3", [128, 128], 64, 1000
+UPDATES, STEPS = 50, 500
+
+
+def theirs(algorithm: type, **policy: Any) -> Any:
+    return algorithm(
+        "MlpPolicy",
+        ENV,
+        batch_size=BATCH,
+        buffer_size=100_000,
+        learning_starts=WARM_UP,
+        train_freq=1,
+        gradient_steps=1,
+        exploration_fraction=1e-3,
+        exploration_final_eps=0.01,
+        device="cpu",
+        seed=0,
+        policy_kwargs={"net_arch": NETWORK, **policy},
+    )
+
+
+def ours(algorithm: type[DistributionalDQN], compiled: bool, **returns: Any) -> DistributionalDQN:
+    return algorithm(
+        "MlpPolicy",
+        ENV,
+        batch_size=BATCH,
+        learning_starts=WARM_UP,
+        exploration_fraction=1e-3,
+        n_steps=1,
+        device="cpu",
+        seed=0,
+        compile=compiled,
+        policy_kwargs={"net_arch": NETWORK},
+        returns=returns,
+    )
+
+
+def contestants() -> dict[str, Any]:
+    return {
+        "sb3-contrib QRDQN, 200 quantiles (its default)": theirs(sb3_contrib.QRDQN),
+        "sb3-contrib QRDQN, 9 quantiles (as many outputs as GMDQN)": theirs(sb3_contrib.QRDQN, n_quantiles=9),
+        "Stable-Baselines3 DQN": theirs(stable_baselines3.DQN),
+        "cramix QRDQN, 200 quantiles, compiled": ours(QRDQN, True, quantiles=200),
+        "cramix GMDQN, 3 components, eager": ours(GMDQN, False),
+        "cramix GMDQN, 3 components, compiled": ours(GMDQN, True),
+    }
+
+
+def updates(model: Any) -> Callable[[], None]:
+    return lambda: model.train(gradient_steps=UPDATES, batch_size=BATCH)
+
+
+def steps(model: Any) -> Callable[[], None]:
+    return lambda: model.learn(STEPS, log_interval=None, reset_num_timesteps=False)
+
+
+def per_second(times: dict[str, list[float]], baseline: str, count: int) -> list[str]:
+    """Rows of `report` with the rate in place of the time."""
+    rows = []
+    for row, own in zip(report(times, baseline), times.values(), strict=True):
+        name, speed = row.split("|")[1], row.split("|")[3]
+        rows.append(f"|{name}| {count / sorted(own)[len(own) // 2]:.0f} |{speed}|")
+    return rows
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    page = Page(
+        RESULTS,
+        [
+            "# Q-learning: speed",
+            "",
+            f"{ENV}, network {NETWORK}, batch {BATCH}, one thread, an update each environment step. Contestants take "
+            "turns in one process; ratios are medians over turns, smallest to largest behind. Double Q-learning asks "
+            "the network once more an update than QR-DQN and DQN do. `python benchmarks/reinforcement.py`.",
+            "",
+            machine(cramix, torch, stable_baselines3, sb3_contrib, gymnasium),
+        ],
+    )
+    models = contestants()
+    for model in models.values():
+        model.learn(WARM_UP + 100, log_interval=None)
+    names = list(models)
+    learner = take_turns({name: updates(model) for name, model in models.items()}, turns=7)
+    whole = take_turns({name: steps(model) for name, model in models.items()}, turns=7)
+    for title, times, count in (("Updates", learner, UPDATES), ("Environment steps of a whole run", whole, STEPS)):
+        for baseline in names[:2]:
+            table = ["| | a second | times as fast |", "|---|---|---|", *per_second(times, baseline, count)]
+            page.add([f"## {title}, against {baseline}", "", *table])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Agents as the commands want them: from the folder of a run, or from the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cramix.cli.refusal import Refusal, refusing
+
+if TYPE_CHECKING:
+    from cramix.rl import DistributionalDQN
+
+
+class Agent(NamedTuple):
+    """A model, the environment it was trained in, and the steps it has seen of it."""
+
+    model: DistributionalDQN
+    env: str
+    steps: int
+
+
+def read(name: str) -> Agent:
+    """Return the agent of a folder that `cramix train` has written, or a pretrained one; a `Refusal` if neither."""
+    from cramix.rl import ALGORITHMS, GMDQN, pretrained, training
+
+    folder = Path(name)
+    if name in pretrained.names() and not folder.is_dir():
+        ready = GMDQN.from_pretrained(name)
+        return Agent(ready, name, ready.num_timesteps)
+    if not folder.is_dir():
+        known = ", ".join(pretrained.names()) or "none yet"
+        raise Refusal(f"{name} is neither a folder nor a pretrained agent. Of these there are: {known}.")
+    if not (folder / "run.json").exists():
+        raise Refusal(f"{name} is not the folder of a run: it has no run.json. Give the --out of cramix train.")
+    with refusing():
+        run = training.read(folder / "run.json")
+        if not (folder / "model.zip").exists():
+            raise Refusal(f"{name} has no checkpoint yet; the first comes at step {run['interval']}. Train on.")
+        model = ALGORITHMS[run["algo"]].load(folder / "model.zip")
+    return Agent(model, run["env"], model.num_timesteps)
+
+
+@contextmanager
+def in_environments(name: str) -> Iterator[None]:
+    """Turn what Gymnasium says about an environment that cannot be made into our words."""
+    import gymnasium
+
+    try:
+        yield
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ImportError(f"{name} needs more packages: {error} Or try: pip install 'cramix[rl]'") from None
+    except gymnasium.error.UnregisteredEnv as error:
+        raise Refusal(f"{name} cannot be made: {error}") from None

@@ -1,0 +1,124 @@
+"""The comparison of Q-learners: runs in processes, a table, learning curves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from cramix.atomic import replacing
+from cramix.checks import check_choice
+from cramix.cli.refusal import Refusal
+from cramix.plot import require_matplotlib
+from cramix.plot.learning import Curve, learning_curves
+from cramix.rl import ALGORITHMS
+from cramix.rl.comparison import Standing, compare, curve_intervals, plan
+from cramix.rl.training import Run, write
+
+_OURS = "gmdqn"
+
+
+def contest(
+    games: dict[str, int],
+    out: Path,
+    algos: list[str] | None,
+    seeds: int,
+    rival_seeds: int,
+    episodes: int,
+    workers: int | None,
+    device: str | None,
+) -> None:
+    """Train what is missing, print how the algorithms stand, and draw their curves."""
+    require_matplotlib()
+    try:
+        for algo in algos or ():
+            check_choice("algo", algo, ALGORITHMS)
+        counts = {algo: seeds if algo == _OURS else rival_seeds for algo in algos or ALGORITHMS}
+        runs = plan(games, {algo: count for algo, count in counts.items() if count}, episodes=episodes)
+    except ValueError as error:
+        raise Refusal(str(error)) from None
+    standings = _trained(runs, out, workers, device)
+    console = Console()
+    for game in games:
+        rows = [standing for standing in standings if standing.env == game]
+        console.print(_table(game, rows))
+        picture = out / f"{game}.png"
+        with replacing(picture) as file:
+            _curves(game, rows).savefig(file, format="png", dpi=150)
+        console.print(f"Picture: {picture}")
+    write(out / "standings.json", [_words(standing) for standing in standings])
+
+
+def _trained(runs: list[Run], out: Path, workers: int | None, device: str | None) -> list[Standing]:
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("runs", total=len(runs))
+
+        def tell(run: Run, result: dict[str, Any]) -> None:
+            progress.advance(task)
+            console.print(f"{run.env}  {run.algo}  seed {run.seed}: {result['mean']:.1f} ± {result['std']:.1f}")
+
+        try:
+            return compare(runs, out, workers, tell, device)
+        except KeyboardInterrupt:
+            console.print(f"stopped; the same command goes on from what is in {out}")
+            raise
+
+
+def _table(game: str, standings: list[Standing]) -> Table:
+    table = Table(
+        "algorithm",
+        "seeds",
+        "interquartile mean",
+        "95 % interval",
+        "worst",
+        "best",
+        "parameters",
+        "minutes",
+        title=game,
+    )
+    for s in sorted(standings, key=lambda standing: -standing.summary.value):
+        value, low, high = (f"{x:.1f}" for x in s.summary)
+        worst, best = f"{s.scores.min():.1f}", f"{s.scores.max():.1f}"
+        table.add_row(
+            s.algo,
+            str(len(s.scores)),
+            value,
+            f"{low} to {high}",
+            worst,
+            best,
+            str(s.parameters),
+            f"{s.seconds / 60:.1f}",
+        )
+    return table
+
+
+def _curves(game: str, standings: list[Standing]) -> Figure:
+    curves = {}
+    for standing in sorted(standings, key=lambda s: s.algo != _OURS):
+        middle, low, high = np.array(list(curve_intervals(standing))).T
+        curves[standing.algo] = Curve(standing.steps, middle, low, high)
+    return learning_curves(curves, title=f"{game}, interquartile mean over seeds", ylabel="return, 10 episodes")
+
+
+def _words(standing: Standing) -> dict[str, Any]:
+    return {
+        "env": standing.env,
+        "algo": standing.algo,
+        "scores": standing.scores.tolist(),
+        "interquartile_mean": standing.summary._asdict(),
+        "parameters": standing.parameters,
+        "seconds": standing.seconds,
+    }

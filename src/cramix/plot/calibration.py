@@ -1,0 +1,123 @@
+"""Are predictions as sure as they should be? PIT histogram, reliability of intervals, distribution against a sample.
+
+The probability integral transform of an observation is the distribution function at it, `F(y)`. Where predictions are
+right it is uniform.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cramix.mixture import NormalMixture
+from cramix.plot.figure import COLOURS, DENSITY, POINTS, require_matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# How many standard deviations hold 95 %.
+_SIGMAS = 1.96
+
+
+def pit_histogram(pit: Tensor, bins: int = 20) -> Figure:
+    """Draw the histogram of `F(y)`, `(n,)`: flat is right, a hump too wide, a bowl too narrow, a slope biased.
+
+    Between the dashed lines are 95 % of the bars of right predictions.
+
+    Example:
+        >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
+        >>> pit_histogram(p.cdf(torch.randn(500))).savefig("pit.png")  # doctest: +SKIP
+    """
+    figure, axes = _figure(5.5)
+    counts, _ = np.histogram(_levels(pit), bins, (0, 1))
+    draw_pit(axes, counts)
+    return figure
+
+
+def reliability(pit: Tensor) -> Figure:
+    """Draw how many observations fall into central intervals, over how many should, from `F(y)`, `(n,)`.
+
+    Below the diagonal predictions are too sure, above not sure enough.
+
+    Example:
+        >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
+        >>> reliability(p.cdf(torch.randn(500))).savefig("reliability.png")  # doctest: +SKIP
+    """
+    figure, axes = _figure(4.8)
+    u = _levels(pit)
+    levels = np.linspace(0, 1, 101)
+    inside = 2 * np.abs(u - 0.5)
+    draw_reliability(axes, levels, (inside[:, None] <= levels).mean(0), len(u))
+    return figure
+
+
+def cdf_and_sample(p: NormalMixture, x: Tensor, *, name: str = "y") -> Figure:
+    """Draw the distribution function of an unbatched mixture over that of a sample, `(n,)`; C2 is made of the gap.
+
+    Example:
+        >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
+        >>> cdf_and_sample(p, torch.randn(50)).savefig("cdf.png")  # doctest: +SKIP
+    """
+    from cramix.distance.cramer import cramer_distance
+
+    if p.batch_shape:
+        raise ValueError(f"p must have no batch; got {tuple(p.batch_shape)}. Take one of them.")
+    figure, axes = _figure(6.5)
+    parts = (t.detach().double().cpu() for t in (p.weights, p.means, p.scales))
+    weights, means, scales = parts
+    mixture = NormalMixture(weights / weights.sum(), means, scales)
+    x = x.detach().double().cpu()
+    ends = torch.cat((mixture.icdf(torch.tensor([0.001, 0.999], dtype=x.dtype)), x))
+    low, high = ends.min().item(), ends.max().item()
+    pad = 0.03 * (high - low) or 1.0
+    places = torch.cat((torch.linspace(low - pad, high + pad, 600, dtype=x.dtype), x)).sort().values
+    ours, theirs = mixture.cdf(places).numpy(), NormalMixture.from_samples(x).cdf(places).numpy()
+    grid = places.numpy()
+    axes.fill_between(grid, ours, theirs, step="post", color=DENSITY, alpha=0.25, lw=0)
+    axes.step(grid, theirs, where="post", color=POINTS, lw=1.3, label=f"{len(x)} samples")
+    axes.plot(grid, ours, color=DENSITY, lw=2, label="mixture")
+    axes.set(xlabel=name, ylabel="probability below", ylim=(0, 1), title=f"C2 = {cramer_distance(mixture, x):.3g}")
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def draw_pit(axes: Axes, counts: np.ndarray) -> None:
+    """Draw counts of `F(y)` in equal bins as a density, with lines that hold those of right predictions."""
+    bins, n = len(counts), max(1, counts.sum())
+    spread = _SIGMAS * np.sqrt((1 - 1 / bins) * bins / n)
+    axes.stairs(counts * bins / n, np.linspace(0, 1, bins + 1), fill=True, color=DENSITY, alpha=0.5, label="F(y)")
+    axes.axhline(1, color="0.3", lw=1)
+    for end, label in ((1 - spread, None), (1 + spread, "95 % of bars if right")):
+        axes.axhline(max(0.0, end), color="0.3", lw=1, ls="--", label=label)
+    axes.set(xlabel="F(y)", ylabel="density", xlim=(0, 1), ylim=(0, None))
+    axes.legend(framealpha=0.8, edgecolor="none", fontsize=9, loc="lower center")
+
+
+def draw_reliability(axes: Axes, levels: np.ndarray, coverage: np.ndarray, n: int) -> None:
+    """Draw the coverage of central intervals by n observations over their probability."""
+    spread = _SIGMAS * np.sqrt(levels * (1 - levels) / max(1, n))
+    axes.fill_between(levels, levels - spread, levels + spread, color="0.9", lw=0, label="95 % if right")
+    axes.plot([0, 1], [0, 1], color="0.5", lw=1)
+    axes.plot(levels, coverage, color=COLOURS[0], lw=2, marker="." if len(levels) < 30 else None, label="observed")
+    axes.set(
+        xlabel="probability of the interval", ylabel="observations inside", xlim=(0, 1), ylim=(0, 1), aspect="equal"
+    )
+    axes.legend(frameon=False, fontsize=9)
+
+
+def _levels(pit: Tensor) -> np.ndarray:
+    u = pit.detach().double().cpu().flatten().numpy()
+    if not len(u) or not ((u >= 0) & (u <= 1)).all():
+        raise ValueError(f"pit must be numbers in [0, 1]; got {u[:3]} of {len(u)}. Use p.cdf(y).")
+    return u
+
+
+def _figure(width: float) -> tuple[Figure, Axes]:
+    figure = require_matplotlib()(figsize=(width, 4.2), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes

@@ -1,0 +1,150 @@
+"""Predictions over an input: a fan of quantiles, or the density itself with its components."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cramix.mixture import NormalMixture
+from cramix.plot.figure import COMPONENTS, DENSITY, POINTS, require_matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_CELLS = 240
+# A component of less weight is not drawn.
+_LEAST = 0.02
+
+
+def fan_chart(
+    x: Tensor,
+    p: NormalMixture,
+    data: tuple[Tensor, Tensor] | None = None,
+    *,
+    levels: Sequence[float] = (0.5, 0.8, 0.95),
+    names: tuple[str, str] = ("x", "y"),
+) -> Figure:
+    """Draw central intervals and the median of predictions over an input.
+
+    Args:
+        x: places `(n,)`, such as a grid or time.
+        p: what is predicted there, batch shape `(n,)`.
+        data: inputs and targets to draw as dots, `(m,)` each.
+        levels: the probabilities of the intervals, each in (0, 1).
+        names: of input and target.
+
+    Example:
+        >>> x = torch.linspace(0, 1, 50)
+        >>> p = NormalMixture(torch.ones(50, 1), x.unsqueeze(-1), 0.1 + x.unsqueeze(-1))
+        >>> fan_chart(x, p).savefig("fan.png")  # doctest: +SKIP
+    """
+    x, p = _in_order(x, p)
+    for level in levels:
+        if not 0 < level < 1:
+            raise ValueError(f"levels must be in (0, 1); got {level}. They are probabilities of intervals.")
+    figure, axes = _axes(names)
+    with torch.no_grad():
+        for i, level in enumerate(sorted(levels, reverse=True)):
+            ends = p.icdf(torch.tensor([[0.5 - level / 2], [0.5 + level / 2]], dtype=x.dtype)).numpy()
+            shade = 0.18 + 0.42 * i / max(1, len(levels) - 1)
+            axes.fill_between(x.numpy(), *ends, color=DENSITY, alpha=shade, lw=0, label=f"{level:.0%}")
+        median = p.icdf(torch.full((1, 1), 0.5, dtype=x.dtype)).squeeze(0).numpy()
+    axes.plot(x.numpy(), median, color=COMPONENTS, lw=1.6, label="median")
+    _dots(axes, data)
+    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    return figure
+
+
+def mixture_over_input(
+    x: Tensor,
+    p: NormalMixture,
+    data: tuple[Tensor, Tensor] | None = None,
+    *,
+    names: tuple[str, str] = ("x", "y"),
+) -> Figure:
+    """Draw the density of predictions over an input, darker where it is higher, and the means of the components.
+
+    Each column has its own shades, so that wide predictions are seen as well as narrow ones; lighter components are
+    fainter.
+
+    Args:
+        x: places `(n,)`, such as a grid.
+        p: what is predicted there, batch shape `(n,)`, without atoms.
+        data: inputs and targets to draw as dots, `(m,)` each.
+        names: of input and target.
+
+    Example:
+        >>> x = torch.linspace(-1, 1, 50).unsqueeze(-1)
+        >>> p = NormalMixture(torch.full((50, 2), 0.5), torch.cat([x, -x], -1), torch.full((50, 2), 0.1))
+        >>> mixture_over_input(x.squeeze(-1), p).savefig("branches.png")  # doctest: +SKIP
+    """
+    x, p = _in_order(x, p)
+    figure, axes = _axes(names)
+    with torch.no_grad():
+        ends = p.icdf(torch.tensor([[0.001], [0.999]], dtype=x.dtype))
+        low, high = ends.min().item(), ends.max().item()
+        if data is not None:
+            low, high = min(low, data[1].min().item()), max(high, data[1].max().item())
+        y = torch.linspace(low, high, _CELLS, dtype=x.dtype)
+        density = p.log_prob(y.unsqueeze(-1)).exp()  # (cells, n)
+    shades = (density / density.amax(0)).sqrt().numpy()
+    axes.pcolormesh(x.numpy(), y.numpy(), shades, cmap="Blues", vmin=0, vmax=1.4, shading="nearest", rasterized=True)
+    _dots(axes, data)
+    for i in range(p.n_components):
+        weight = p.weights[:, i].detach().numpy()
+        shown = np.where(weight >= _LEAST, p.means[:, i].detach().numpy(), np.nan)
+        _faint_line(axes, x.numpy(), shown, weight / p.weights.amax(-1).detach().numpy())
+    axes.plot([], [], color=COMPONENTS, lw=1.6, label="means of components")
+    axes.fill([], [], color="#6BAED6", label="density")
+    axes.set_ylim(low, high)
+    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    return figure
+
+
+def _faint_line(axes: Axes, x: np.ndarray, y: np.ndarray, strength: np.ndarray) -> None:
+    """Draw a line whose parts are as strong as they say."""
+    from matplotlib.collections import LineCollection
+    from matplotlib.colors import to_rgba
+
+    ends = np.stack([x, y], -1)
+    parts = np.stack([ends[:-1], ends[1:]], 1)  # (n - 1, 2, 2)
+    alpha = np.sqrt(0.5 * (strength[:-1] + strength[1:])).clip(0, 1)
+    whole = np.isfinite(parts).all((1, 2))
+    colours = [to_rgba(COMPONENTS, a) for a in alpha[whole]]
+    axes.add_collection(LineCollection(list(parts[whole]), colors=colours, linewidths=1.6, capstyle="round"))
+
+
+def _in_order(x: Tensor, p: NormalMixture) -> tuple[Tensor, NormalMixture]:
+    """Return places and predictions in the order of the places, in float64."""
+    if not isinstance(p, NormalMixture):
+        raise ValueError(f"p must be a NormalMixture; got {type(p).__name__}. Take a marginal of vectors.")
+    if x.ndim != 1 or p.batch_shape != x.shape:
+        raise ValueError(
+            f"x must be (n,), the batch shape of p; got {tuple(x.shape)} and {tuple(p.batch_shape)}. Flatten them."
+        )
+    x = x.detach().double().cpu()
+    order = x.argsort()
+    parts = (t.detach().double().cpu()[order] for t in (p.weights, p.means, p.scales))
+    weights, means, scales = parts
+    return x[order], NormalMixture(weights / weights.sum(-1, keepdim=True), means, scales)
+
+
+def _axes(names: tuple[str, str]) -> tuple[Figure, Axes]:
+    figure = require_matplotlib()(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlabel=names[0], ylabel=names[1])
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _dots(axes: Axes, data: tuple[Tensor, Tensor] | None) -> None:
+    if data is None:
+        return
+    x, y = (t.detach().double().cpu().numpy() for t in data)
+    size, alpha = float(np.clip(4000 / len(x), 2, 12)), float(np.clip(200 / len(x) ** 0.75, 0.15, 0.7))
+    axes.scatter(x, y, s=size, alpha=alpha, color=POINTS, lw=0, rasterized=True, label=f"{len(x)} points")

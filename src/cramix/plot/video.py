@@ -1,0 +1,108 @@
+"""Pictures one after the other in a file: GIF, or MP4 where ffmpeg is at hand."""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cramix.atomic import replacing
+
+SUFFIXES = ".gif", ".mp4"
+# Seconds that the last picture stays.
+_HOLD = 1.5
+# Colours of a GIF, those of them that are exact, and the pictures that they come from.
+_COLOURS, _EXACT, _LOOKED_AT = 128, 32, 9
+
+
+def write_video(path: str | Path, pictures: Iterable[np.ndarray], rate: float) -> None:
+    """Write pictures to a file that appears whole or not at all.
+
+    Args:
+        path: its suffix says the format, .gif or .mp4.
+        pictures: `(height, width, 3)` bytes, all of one shape; sides are even for .mp4.
+        rate: pictures a second.
+    """
+    path = Path(path)
+    require_video(path)
+    {".gif": _gif, ".mp4": _mp4}[path.suffix.lower()](path, pictures, rate)
+
+
+def require_video(path: Path) -> None:
+    """Require a suffix that is known, and the package that writes such files."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ValueError(f"path must end in {' or '.join(SUFFIXES)}; got {path}. Use .gif.")
+    if suffix == ".gif":
+        _pillow()
+    else:
+        _ffmpeg()
+
+
+def _gif(path: Path, pictures: Iterable[np.ndarray], rate: float) -> None:
+    image = _pillow()
+    # Packed, for colours can be chosen only when all pictures are there.
+    shape, packed = (0, 0, 3), list[bytes]()
+    for picture in pictures:
+        shape = picture.shape
+        packed.append(zlib.compress(picture.tobytes(), 1))
+
+    def unpack(data: bytes) -> np.ndarray:
+        return np.frombuffer(zlib.decompress(data), np.uint8).reshape(shape)
+
+    some = [packed[i] for i in np.linspace(0, len(packed) - 1, _LOOKED_AT).round().astype(int)]
+    palette = _palette(image, np.concatenate([unpack(data) for data in some]))
+    # One palette without dither for all: what stands still is then equal bytes, and not written again.
+    frames = [image.fromarray(unpack(x)).quantize(palette=palette, dither=image.Dither.NONE) for x in packed]
+    times = [round(100 / rate) * 10] * len(frames)  # GIF counts hundredths of a second
+    times[-1] += round(1000 * _HOLD)
+    with replacing(path) as file:
+        frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=times, loop=0, optimize=False)
+
+
+def _palette(image: Any, sheet: np.ndarray) -> Any:
+    """Return an image with the colours of a sheet: the most common ones as they are, the rest as means of many."""
+    whole = image.fromarray(sheet)
+    counts = whole.getcolors(sheet.shape[0] * sheet.shape[1])
+    common = [part for _, colour in sorted(counts, reverse=True)[:_EXACT] for part in colour]
+    palette = image.new("P", (1, 1))
+    palette.putpalette(common + whole.quantize(_COLOURS - _EXACT).getpalette()[: 3 * (_COLOURS - _EXACT)])
+    return palette
+
+
+def _mp4(path: Path, pictures: Iterable[np.ndarray], rate: float) -> None:
+    ffmpeg = _ffmpeg()
+    with tempfile.TemporaryDirectory() as folder:
+        target, writer, picture = Path(folder) / "film.mp4", None, None
+        for picture in pictures:
+            if writer is None:
+                size = picture.shape[1], picture.shape[0]
+                writer = ffmpeg.write_frames(str(target), size, fps=rate, macro_block_size=2, ffmpeg_log_level="error")
+                writer.send(None)
+            writer.send(np.ascontiguousarray(picture))
+        assert writer is not None, "a film has pictures"
+        for _ in range(round(rate * _HOLD)):
+            writer.send(np.ascontiguousarray(picture))
+        writer.close()
+        with replacing(path) as file:
+            file.write(target.read_bytes())
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ImportError("GIF files need Pillow. Use: pip install 'cramix[plot]'") from None
+    return Image
+
+
+def _ffmpeg() -> Any:
+    try:
+        import imageio_ffmpeg
+    except ImportError:
+        raise ImportError("MP4 files need imageio-ffmpeg. Use: pip install imageio-ffmpeg, or write a .gif") from None
+    return imageio_ffmpeg

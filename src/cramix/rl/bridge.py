@@ -1,0 +1,146 @@
+"""The bridge: a small stochastic environment whose return distributions are known in closed form."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch.nn.utils.rnn import pad_sequence
+
+from cramix.mixture import NormalMixture
+from cramix.rl.risk import Risk, parse_risk
+
+NAME = "cramix/Bridge-v0"
+HOME = -1
+# Where the states are in pictures, row and column.
+_MAP = ((1, 0), (0, 1), (1, 2), (0, 3), (2, 1), (2, 3))
+
+
+class Way(NamedTuple):
+    """What an action leads to.
+
+    Args:
+        reward: mean of the reward, which is normal.
+        scale: its standard deviation.
+        places: where it may lead: numbers of states, larger than that of its own, or `HOME`.
+        chances: of these, sum to one.
+    """
+
+    reward: float
+    scale: float
+    places: tuple[int, ...]
+    chances: tuple[float, ...] = (1.0,)
+
+
+class Bridge(gymnasium.Env[np.int64, np.int64]):
+    """A bridge and a road lead home. The bridge is better on average, and one crossing of ten ends in the river.
+
+    | state | action 0 | action 1 |
+    |---|---|---|
+    | 0 fork | take the road | go on the bridge |
+    | 1 bridge | turn back to the road | cross to the bank, or fall into the river |
+    | 2 river | swim to the bank | swim fast |
+    | 3 bank | walk home | run home |
+    | 4 road | walk to the forest | run there |
+    | 5 forest | walk home | run home |
+
+    Rewards are normal, so returns are Gaussian mixtures, of a size around 1. To run or swim fast is 0.2 better than not
+    to, with four times the noise. Episodes take three to four steps from the fork. Observations are numbers of states.
+
+    Args:
+        start: the state where episodes start; None draws one, so that rare states are seen often too.
+        render_mode: "rgb_array" or None.
+
+    Example:
+        >>> env = gymnasium.make("cramix/Bridge-v0").unwrapped
+        >>> truth = env.truth(gamma=0.9)
+        >>> truth.mean[0], truth.cvar(0.1)[0]  # road and bridge, seen from the fork
+        (tensor([0.6660, 0.8745]), tensor([-0.2019, -1.2189]))
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 2}  # noqa: RUF012
+    states: ClassVar[tuple[str, ...]] = ("fork", "bridge", "river", "bank", "road", "forest")
+    ways: ClassVar[tuple[tuple[Way, Way], ...]] = (
+        (Way(0.0, 0.1, (4,)), Way(0.0, 0.1, (1,))),
+        (Way(-0.2, 0.1, (4,)), Way(0.6, 0.1, (3, 2), (0.9, 0.1))),
+        (Way(-3.0, 0.1, (3,)), Way(-2.8, 0.4, (3,))),
+        (Way(0.5, 0.1, (HOME,)), Way(0.7, 0.4, (HOME,))),
+        (Way(0.0, 0.1, (5,)), Way(0.2, 0.4, (5,))),
+        (Way(0.4, 0.1, (HOME,)), Way(0.6, 0.4, (HOME,))),
+    )
+
+    def __init__(self, start: int | None = 0, render_mode: str | None = None):
+        if start not in (None, *range(len(self.ways))):
+            raise ValueError(f"start must be in 0 to {len(self.ways) - 1} or None; got {start!r}. The fork is 0.")
+        self.start, self.render_mode = start, render_mode
+        self.observation_space = spaces.Discrete(len(self.ways))
+        self.action_space = spaces.Discrete(2)
+        self.state = start or 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.int64, dict[str, Any]]:
+        """Go to the start."""
+        super().reset(seed=seed)
+        self.state = int(self.np_random.integers(len(self.ways))) if self.start is None else self.start
+        return np.int64(self.state), {}
+
+    def step(self, action: np.int64) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
+        """Go a way; at home the observation is still that of the last state."""
+        way = self.ways[self.state][action]
+        reward = way.reward + way.scale * self.np_random.standard_normal()
+        place = way.places[0] if self.np_random.random() < way.chances[0] else way.places[-1]
+        if place != HOME:
+            self.state = place
+        return np.int64(self.state), reward, place == HOME, False, {}
+
+    def render(self) -> np.ndarray:
+        """Return a picture `(96, 96, 3)`: from the left the fork, bridge over road, river, bank over forest."""
+        cells = np.full((3, 4, 3), 255, np.uint8)
+        for state, (row, column) in enumerate(_MAP):
+            cells[row, column] = (213, 94, 0) if state == self.state else (0, 114, 178) if state == 2 else 190
+        return np.kron(cells, np.ones((32, 24, 1), np.uint8))
+
+    @classmethod
+    def truth(cls, gamma: float = 0.99, risk: Risk = "mean") -> NormalMixture:
+        """Return the distribution of returns of every action in every state, of batch shape `(states, actions)`.
+
+        After the action come those that the risk calls best, each judged by the returns from there on.
+
+        Args:
+            gamma: discount.
+            risk: what makes a return good, see `cramix.rl.parse_risk`.
+        """
+        measure = parse_risk(risk)
+        best = {HOME: NormalMixture(torch.ones(1), torch.zeros(1), torch.zeros(1))}
+        known: list[NormalMixture] = []
+        for state in reversed(range(len(cls.ways))):
+            actions = [_returns(way, [best[place] for place in way.places], gamma) for way in cls.ways[state]]
+            best[state] = max(actions, key=lambda p: measure(p).item())
+            known = actions + known
+        # Components of weight zero fill up what others have more.
+        return NormalMixture(
+            *(
+                pad_sequence([getattr(p, part) for p in known], batch_first=True, padding_value=value).unflatten(
+                    0, (len(cls.ways), 2)
+                )
+                for part, value in (("weights", 0.0), ("means", 0.0), ("scales", 1.0))
+            )
+        )
+
+
+def _returns(way: Way, later: list[NormalMixture], gamma: float) -> NormalMixture:
+    """Return the distribution of a way's reward and the discounted returns after it, one mixture for each place."""
+    weights = torch.cat([chance * p.weights for chance, p in zip(way.chances, later, strict=True)])
+    means = torch.cat([way.reward + gamma * p.means for p in later])
+    scales = torch.cat([(gamma * p.scales).square().add(way.scale**2).sqrt() for p in later])
+    return NormalMixture(weights, means, scales)
+
+
+def register() -> None:
+    """Tell Gymnasium the name of the environment, once."""
+    if NAME not in gymnasium.registry:
+        gymnasium.register(NAME, entry_point="cramix.rl.bridge:Bridge")

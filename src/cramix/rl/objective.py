@@ -1,0 +1,97 @@
+"""The objective: loss and gradient as pure functions of the networks' numbers, to call, compile or map over agents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value
+
+from cramix.rl.bellman import bellman
+from cramix.rl.flat import FlatParameters
+from cramix.rl.masks import allowed, mask_of
+from cramix.rl.network import ReturnNetwork
+from cramix.rl.replay import Transitions
+from cramix.rl.returns import Parts
+from cramix.rl.risk import Measure
+
+# What comes with a gradient, in this order.
+METRICS = ("gradient_norm", "loss", "penalty", "smallest_scale", "entropy", "value")
+
+
+class Objective:
+    """Compares predictions with Bellman targets.
+
+    Args:
+        network: whose layers are called, with numbers that are given each time.
+        layout: how its parameters lie in vectors.
+        max_grad_norm: longest gradient; None for no limit.
+        measure: what the best next action is judged by; None is the mean.
+    """
+
+    def __init__(
+        self,
+        network: ReturnNetwork,
+        layout: FlatParameters,
+        max_grad_norm: float | None = None,
+        measure: Measure | None = None,
+    ):
+        self.network, self.layout, self.max_grad_norm, self.measure = network, layout, max_grad_norm, measure
+
+    def predict(self, vectors: Sequence[Tensor], observations: Any) -> Parts:
+        """Return what a network of these numbers says."""
+        return functional_call(self.network, self.layout.named(vectors), (observations,))
+
+    def target(self, vectors: Sequence[Tensor], targets: Sequence[Tensor], batch: Transitions, unit: Tensor) -> Parts:
+        """Return what the batch says the returns are: the best next action by one network, its returns by the other."""
+        candidates = self.predict(vectors, batch.next_observations)
+        values = candidates.mean() if self.measure is None else self.measure(candidates.mixture(unit))
+        best = allowed(values, mask_of(batch.next_observations)).argmax(-1)
+        return bellman(self.predict(targets, batch.next_observations).of(best), batch.rewards / unit, batch.discounts)
+
+    def loss(
+        self, vectors: Sequence[Tensor], targets: Sequence[Tensor], batch: Transitions, unit: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the mean loss of a batch, and numbers to look at.
+
+        Args:
+            vectors: numbers of the network that learns.
+            targets: numbers of the network that predicts what comes next.
+            batch: transitions.
+            unit: returns are this many times the network's numbers.
+        """
+        with torch.no_grad():
+            target = self.target([vector.detach() for vector in vectors], targets, batch, unit)
+        prediction = self.predict(vectors, batch.observations).of(batch.actions)
+        penalty = self.network.returns.penalty(prediction).mean()
+        loss = self.network.returns.loss(prediction, target).mean()
+        return loss + penalty, torch.stack([loss.detach(), penalty.detach(), *_looks(prediction)])
+
+    def gradient(self, vectors: Sequence[Tensor], *rest: Any) -> tuple[Sequence[Tensor], Tensor]:
+        """Return the gradient and `METRICS`, as one graph for the compiler and for `vmap`; arguments are of `loss`."""
+        gradients, (_, metrics) = grad_and_value(self.loss, has_aux=True)(vectors, *rest)
+        return self._clipped(gradients, metrics)
+
+    def eager_gradient(self, vectors: Sequence[Tensor], *rest: Any) -> tuple[Sequence[Tensor], Tensor]:
+        """Return the same with the calls of torch's autograd, which take less time where nothing is compiled."""
+        leaves = [vector.detach().requires_grad_() for vector in vectors]
+        loss, metrics = self.loss(leaves, *rest)
+        return self._clipped(torch.autograd.grad(loss, leaves), metrics)
+
+    def _clipped(self, gradients: Sequence[Tensor], metrics: Tensor) -> tuple[Sequence[Tensor], Tensor]:
+        """Return gradients no longer than the limit altogether, and metrics with their length in front."""
+        norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
+        metrics = torch.cat([norm.unsqueeze(0), metrics])
+        if self.max_grad_norm is None:
+            return gradients, metrics
+        shrink = (self.max_grad_norm / norm.clamp_min(1e-12)).clamp_max(1.0)
+        return [gradient * shrink for gradient in gradients], metrics
+
+
+def _looks(prediction: Parts) -> list[Tensor]:
+    """Return the smallest scale, the mean entropy of the weights and the mean return of a prediction."""
+    weights = prediction.weights.detach()
+    entropy = -torch.xlogy(weights, weights).sum(-1).mean()
+    return [prediction.scales.detach().min(), entropy, prediction.mean().detach().mean()]

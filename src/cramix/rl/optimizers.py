@@ -1,0 +1,62 @@
+"""Optimisers of groups of parameters, each with its share of the learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from cramix.rl.settings import Settings
+
+
+def shares_of(groups: int, fractions: bool, settings: Settings) -> list[float]:
+    """Return the share of the learning rate of every group; fractions are the last, and may be all there is."""
+    if not fractions:
+        return [1.0]
+    start, own = settings.rate(1.0), settings.fraction_learning_rate or 0.0
+    if start <= 0:
+        raise ValueError(
+            f"fraction_learning_rate must be None where learning_rate starts at 0; got {own}. "
+            "It is a share of the first learning rate, so start above 0."
+        )
+    return [1.0, own / start][-groups:]
+
+
+def make_optimizer(
+    leaves: Sequence[nn.Parameter], shares: Sequence[float], settings: Settings, *, recorded: bool = False
+) -> torch.optim.Optimizer:
+    """Return the optimiser of the settings; `recorded` if its steps are to be part of a CUDA graph."""
+    start = settings.rate(1.0)
+    groups = [{"params": [leaf], "share": share} for leaf, share in zip(leaves, shares, strict=True)]
+    arguments = dict(settings.optimizer_kwargs)
+    if settings.optimizer == "adam":
+        more = {"eps": 1e-4, "capturable": recorded, **arguments}
+        return torch.optim.Adam(groups, lr=start, fused=True, **more)
+    if settings.optimizer == "lion":
+        try:
+            from lion_pytorch import Lion
+        except ImportError:
+            raise ImportError("Lion needs lion-pytorch. Use: pip install 'cramix[lion]'") from None
+        return Lion(groups, lr=start, **arguments)
+    return settings.optimizer(groups, lr=start, **arguments)  # type: ignore[operator]
+
+
+def take_step(
+    optimizer: torch.optim.Optimizer,
+    leaves: Sequence[nn.Parameter],
+    gradients: Sequence[Tensor],
+    rate: float | Tensor,
+) -> None:
+    """Take a step along gradients at a learning rate, of which each group has its share."""
+    for leaf, gradient in zip(leaves, gradients, strict=True):
+        leaf.grad = gradient
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["share"]
+    optimizer.step()
+
+
+def approach(vectors: Sequence[Tensor], goals: Sequence[Tensor], part: float) -> None:
+    """Move vectors a part of the way to their goals."""
+    for vector, goal in zip(vectors, goals, strict=True):
+        vector.lerp_(goal, part)

@@ -1,0 +1,207 @@
+"""Runs of one algorithm that differ in their seeds, trained together on one device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3.common.env_util import make_vec_env
+
+from cramix.rl.algorithm import DistributionalDQN, return_scale
+from cramix.rl.evaluation import FIRST_SEED
+from cramix.rl.population.environments import Environments, Seen
+from cramix.rl.population.learner import PopulationLearner, Recorded
+from cramix.rl.population.memory import Memory
+from cramix.rl.replay import discounted_returns
+from cramix.rl.settings import Settings
+from cramix.rl.training import Run, conclude, curve_seed, start_seed
+
+Tell = Callable[[int, dict[str, Any]], None]
+
+
+def train_together(
+    runs: Sequence[Run],
+    folders: Sequence[str | Path],
+    device: torch.device | str = "cuda",
+    workers: int | None = None,
+    tell: Tell | None = None,
+) -> list[dict[str, Any]]:
+    """Train runs that differ in their seeds only, and return their results; each is written to a folder of its own.
+
+    Agents do not know of each other. What differs from `train`: random numbers come from the device, an update sees the
+    memory of one step before, and there are no checkpoints: the whole takes minutes on a GPU.
+
+    Args:
+        runs: of one environment, algorithm and length.
+        folders: for the models and results, one a run.
+        device: where networks and memory are.
+        workers: processes for environments.
+        tell: called with the number of steps and the latest figures.
+    """
+    first = runs[0]
+    if any(replace(run, seed=first.seed) != first for run in runs):
+        raise ValueError("runs must differ in their seeds only; got others. Train them apart.")
+    device = torch.device(device)
+    models = [_model(run, device) for run in runs]
+    _check(models[0].settings)
+    with Environments(first.env, len(runs), workers) as envs:
+        population = _Population(runs, models, envs, device)
+        curve: list[list[dict[str, Any]]] = [[] for _ in runs]
+        started = time.monotonic()
+        while population.step < first.steps:
+            population.learn(min(first.interval, first.steps - population.step), tell)
+            if first.curve_episodes:
+                returns = population.evaluate(first.curve_episodes, curve_seed(population.step))
+                for rows, own in zip(curve, returns, strict=True):
+                    seconds = time.monotonic() - started
+                    row = {"step": population.step, "seconds": seconds, "mean": own.mean(), "std": own.std()}
+                    rows.append({name: float(x) if name != "step" else x for name, x in row.items()})
+        seconds = time.monotonic() - started
+        final = population.evaluate(first.episodes, 0)
+        population.hand_back(models)
+    results = []
+    for run, folder, model, returns, rows in zip(runs, folders, models, final, curve, strict=True):
+        results.append(conclude(run, Path(folder), model, returns, rows, seconds, together=len(runs)))
+    return results
+
+
+def _model(run: Run, device: torch.device) -> DistributionalDQN:
+    env = make_vec_env(run.env, n_envs=1)
+    model = run.algorithm()("MlpPolicy", env, preset=run.preset, seed=run.seed, device=device, **run.settings)
+    env.close()
+    return model
+
+
+def _check(settings: Settings) -> None:
+    """Require settings that all agents of a population can follow together."""
+    wrong = {
+        "optimizer": settings.optimizer != "adam",
+        "risk": settings.risk != "mean",
+        "train_freq": settings.train_freq != 1,
+        "gradient_steps": settings.gradient_steps != 1,
+    }
+    for name in (name for name, bad in wrong.items() if bad):
+        raise ValueError(
+            f"{name} must be the default in a population; got {getattr(settings, name)!r}. Train one by one."
+        )
+
+
+class _Population:
+    """Agents, their environments and their memory."""
+
+    def __init__(
+        self, runs: Sequence[Run], models: Sequence[DistributionalDQN], envs: Environments, device: torch.device
+    ):
+        self.run, self.envs, self.device = runs[0], envs, device
+        self.settings = runs[0].algorithm().presets[runs[0].preset].replace(**runs[0].settings)
+        self.learner = PopulationLearner([model.learner for model in models])
+        s = self.settings
+        self.memory = Memory(len(runs), envs.width, s.buffer_size, s.gamma, s.n_steps, device)
+        self.generator = torch.Generator(device).manual_seed(runs[0].seed)
+        self.seeds = [run.seed for run in runs]
+        self.sight = torch.zeros(len(runs), envs.width, device=device)
+        self.exploration = torch.ones((), device=device)
+        self.actions = torch.zeros(len(runs), dtype=torch.long, device=device)
+        self.rows = torch.zeros(len(runs), 2 * envs.width + 4, device=device)
+        self._update = Recorded(self._learn_once, device, self.generator)
+        self._act = Recorded(self._choose, device, self.generator)
+        self._best = Recorded(self._choose_best, device)
+        self._add = Recorded(lambda: self.memory.add(self.rows), device)
+        self.step = 0
+
+    def learn(self, steps: int, tell: Tell | None) -> None:
+        """Go on by some steps, from environments that start anew."""
+        now = self.envs.reset([start_seed(seed, self.step) for seed in self.seeds])
+        told = time.monotonic()
+        for _ in range(steps):
+            before = now.copy()
+            self.sight.copy_(torch.from_numpy(before))
+            remaining = 1 - self.step / self.run.steps
+            self.exploration.fill_(self._rate_of_exploration())
+            self._act()
+            actions = self.actions.cpu().numpy()
+            self.envs.start(actions)
+            if self.step > self.settings.learning_starts:
+                self.learner.rate.fill_(self.settings.rate(remaining))
+                self._update()  # while the environments take their step
+                self.learner.follow()
+            seen = self.envs.seen()
+            self._remember(before, actions, seen)
+            now = seen.now
+            self.step += 1
+            if self.step == self.settings.learning_starts:
+                self._choose_units()
+            if tell is not None and time.monotonic() - told > 0.5:
+                told = time.monotonic()
+                tell(self.step, {})
+        self.memory.cut()
+
+    def evaluate(self, episodes: int, seed: int) -> np.ndarray:
+        """Return the returns of episodes without exploration, `(agents, episodes)`, from the same seeds for all."""
+        agents = len(self.seeds)
+        returns, total = np.full((agents, episodes), np.nan), np.zeros(agents)
+        for episode in range(episodes):
+            now = self.envs.reset([FIRST_SEED + seed + episode] * agents)
+            total[:], playing = 0.0, np.ones(agents, bool)
+            while playing.any():
+                self.sight.copy_(torch.from_numpy(now.copy()))
+                self._best()
+                self.envs.start(self.actions.cpu().numpy())
+                seen = self.envs.seen()
+                total += np.where(playing, seen.rewards, 0.0)
+                ending = playing & (seen.ended > 0)
+                returns[ending, episode] = total[ending]
+                playing &= ~ending
+                now = seen.now
+        return returns
+
+    def hand_back(self, models: Sequence[DistributionalDQN]) -> None:
+        """Put what was learned into models."""
+        for i, model in enumerate(models):
+            for own, all_agents in zip(model.learner.vectors, self.learner.vectors, strict=True):
+                own.copy_(all_agents[i])
+            for own, all_agents in zip(model.learner.targets, self.learner.targets, strict=True):
+                own.copy_(all_agents[i])
+            model.policy.unit.copy_(self.learner.units[i])
+            model.num_timesteps = self.step
+            model.exploration_rate = self._rate_of_exploration()
+
+    def _learn_once(self) -> None:
+        self.learner.update(self.memory.draw(self.settings.batch_size, self.generator))
+
+    def _choose(self) -> None:
+        best = self.learner.best(self.sight)
+        explores = torch.rand(best.shape, generator=self.generator, device=self.device) < self.exploration
+        others = torch.randint(self.envs.actions, best.shape, generator=self.generator, device=self.device)
+        self.actions.copy_(torch.where(explores, others, best))
+
+    def _choose_best(self) -> None:
+        self.actions.copy_(self.learner.best(self.sight))
+
+    def _remember(self, before: np.ndarray, actions: np.ndarray, seen: Seen) -> None:
+        if not np.isfinite(seen.rewards).all():
+            raise ValueError(f"rewards must be finite; got {seen.rewards}. Mend the environment.")
+        numbers = (actions, seen.rewards, seen.terminated, seen.ended)
+        rows = np.concatenate([before, seen.after, np.stack(numbers, -1).astype(np.float32)], -1)
+        self.rows.copy_(torch.from_numpy(rows))
+        self._add()
+
+    def _choose_units(self) -> None:
+        if self.settings.return_scale != "auto":
+            return
+        rows = self.memory.rows[:, : self.step, -3:].cpu().numpy()
+        sums = discounted_returns(rows[..., 0].T, rows[..., 2].T > 0, self.settings.gamma)
+        units = [return_scale(sums[:, i]) for i in range(len(self.seeds))]
+        self.learner.units.copy_(torch.tensor(units))
+
+    def _rate_of_exploration(self) -> float:
+        s = self.settings
+        if self.step < s.learning_starts:
+            return 1.0
+        part = min(1.0, self.step / (self.run.steps * max(s.exploration_fraction, 1e-12)))
+        return s.exploration_initial_eps + part * (s.exploration_final_eps - s.exploration_initial_eps)

@@ -1,0 +1,70 @@
+"""Comparisons: what is planned, what stays done, and the statistics of scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cramix.rl.comparison import compare, place, plan, standings
+from cramix.rl.statistics import interquartile_mean, interval
+from cramix.rl.training import write
+
+
+def test_interquartile_mean_leaves_out_a_quarter_at_each_end():
+    scores = np.array([1.0, -900.0, 3.0, 2.0, 4.0, 5.0, 700.0, 6.0])
+    assert interquartile_mean(scores) == pytest.approx(np.mean([2.0, 3.0, 4.0, 5.0]))
+
+
+def test_interval_covers_the_truth_as_often_as_it_says():
+    """Interquartile means of 40 normal scores: 95 % intervals hold the centre in at least 85 of 100 draws."""
+    rng = np.random.default_rng(0)
+    held = 0
+    for seed in range(100):
+        value, low, high = interval(rng.normal(3.0, 1.0, 40), seed)
+        assert low <= value <= high
+        held += low <= 3.0 <= high
+    assert held >= 85
+
+
+def test_interval_of_one_score_is_that_score():
+    assert interval(np.array([2.0])) == (2.0, 2.0, 2.0)
+
+
+def test_c51_is_told_the_range_of_returns():
+    runs = plan({"CartPole-v1": 10}, {"gmdqn": 1, "c51": 1})
+    assert runs[0].settings == {}
+    assert runs[1].settings["returns"] == {"low": 0, "high": 100}
+
+
+def result(mean: float, curve: list[float]) -> dict:
+    rows = [{"step": 10 * (i + 1), "mean": x, "seconds": 1.0} for i, x in enumerate(curve)]
+    return {"mean": mean, "parameters": 7, "seconds": 60.0, "curve": rows}
+
+
+def test_standings_are_of_the_runs_that_are_done(tmp_path):
+    runs = plan({"CartPole-v1": 10}, {"gmdqn": 3, "ddqn": 1})
+    done = {("gmdqn", 0): result(1.0, [0.0, 1.0]), ("gmdqn", 2): result(3.0, [2.0, 3.0, 9.0])}
+    for run in runs:
+        if (run.algo, run.seed) in done:
+            folder = place(run, tmp_path)
+            folder.mkdir(parents=True)
+            write(folder / "result.json", done[run.algo, run.seed])
+    (standing,) = standings(runs, tmp_path)
+    assert standing.algo == "gmdqn"
+    assert standing.scores.tolist() == [1.0, 3.0]
+    assert standing.summary.value == 2.0
+    assert standing.curve.tolist() == [[0.0, 1.0], [2.0, 3.0]]
+    assert standing.steps.tolist() == [10, 20]
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_what_is_done_stays_done(tmp_path, device):
+    runs = plan({"CartPole-v1": 30}, {"gmdqn": 2}, episodes=2, curve_episodes=0, interval=20)
+    told = []
+    first = compare(runs, tmp_path, 2, lambda run, result: told.append((run.seed, result["mean"])), device)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    assert sorted(seed for seed, _ in told) == [0, 1]
+    again = compare(runs, tmp_path, 2, lambda run, result: told.append((run.seed, result["mean"])), device)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == before
+    assert sorted(told[2:]) == sorted(told[:2])
+    assert again[0].scores.tolist() == first[0].scores.tolist()

@@ -1,0 +1,132 @@
+"""Populations: the update, the memory and the play of many agents are those of each alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from cramix.rl import ALGORITHMS, GMDQN
+from cramix.rl.evaluation import evaluate
+from cramix.rl.population.environments import Environments
+from cramix.rl.population.learner import PopulationLearner
+from cramix.rl.population.memory import Memory
+from cramix.rl.population.training import train_together
+from cramix.rl.replay import Replay, Transitions
+from cramix.rl.training import Run
+
+SMALL = {"policy_kwargs": {"net_arch": [16, 16]}, "batch_size": 8, "learning_starts": 50}
+
+
+def batch_of(agents: int, rows: int, generator: torch.Generator) -> Transitions:
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(agents, rows, *shape, generator=generator)
+
+    actions = torch.randint(2, (agents, rows), generator=generator)
+    ended = torch.rand(agents, rows, generator=generator) < 0.3
+    return Transitions(normal(4), actions, normal(), normal(4), 0.9 * (~ended).float())
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_updates_are_those_of_each_agent_alone(algo):
+    settings = {**SMALL, "return_scale": 2.0, "device": "cpu"}
+    if algo == "fqf":
+        settings["returns"] = {"quantiles": 4, "cosines": 8}
+    models = [ALGORITHMS[algo]("MlpPolicy", "CartPole-v1", seed=seed, **settings) for seed in range(3)]
+    population = PopulationLearner([model.learner for model in models])
+    generator = torch.Generator().manual_seed(0)
+    for step in range(4):
+        batch = batch_of(3, 8, generator)
+        population.rate.fill_(1e-3 / (step + 1))
+        population.update(batch)
+        population.follow()
+        for i, model in enumerate(models):
+            model.learner.update(Transitions(*(part[i] for part in batch)), 1e-3 / (step + 1))
+    for i, model in enumerate(models):
+        for together, alone in zip(population.vectors, model.learner.vectors, strict=True):
+            torch.testing.assert_close(together[i], alone, rtol=1e-4, atol=1e-5)
+        for together, alone in zip(population.targets, model.learner.targets, strict=True):
+            torch.testing.assert_close(together[i], alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_memory_draws_what_the_replay_of_each_agent_holds(n_steps):
+    """Every drawn row is found among those that the memory of one agent gives for its steps."""
+    rng, size, gamma = np.random.default_rng(0), 12, 0.9
+    space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    replays = [Replay(size, space, spaces.Discrete(3), gamma=gamma, n_steps=n_steps, seed=0) for _ in range(2)]
+    memory = Memory(2, 2, size, gamma, n_steps, torch.device("cpu"))
+    for _ in range(size + 5):  # goes round once
+        seen, after = rng.normal(size=(2, 2)).astype("f"), rng.normal(size=(2, 2)).astype("f")
+        actions, rewards = rng.integers(3, size=2), rng.normal(size=2).astype("f")
+        terminated, truncated = rng.random(2) < 0.2, rng.random(2) < 0.1
+        ended = terminated | truncated
+        numbers = np.stack([actions, rewards, terminated, ended], -1).astype("f")
+        memory.add(torch.from_numpy(np.concatenate([seen, after, numbers], -1)))
+        for i, replay in enumerate(replays):
+            info = {"TimeLimit.truncated": bool(truncated[i] and not terminated[i])}
+            replay.add(seen[i : i + 1], after[i : i + 1], actions[i], rewards[i], ended[i : i + 1], [info])
+    drawn = memory.draw(400, torch.Generator().manual_seed(0))
+    for i, replay in enumerate(replays):
+        truth = {}
+        steps, zeros = np.arange(size), np.zeros(size, int)
+        rewards, last, discounts = replay._sums(steps, zeros, None)
+        for step in steps:
+            key = round(float(replay.seen[""][step, 0, 0]), 5)
+            truth[key] = (replay.actions[step, 0], rewards[step], replay.after[""][last[step], 0], discounts[step])
+        found = set()
+        for row in range(400):
+            key = round(float(drawn.observations[i, row, 0]), 5)
+            action, reward, after, discount = truth[key]
+            found.add(key)
+            assert drawn.actions[i, row] == action
+            np.testing.assert_allclose(drawn.rewards[i, row], reward, rtol=1e-5, atol=1e-6)
+            np.testing.assert_array_equal(drawn.next_observations[i, row], after)
+            np.testing.assert_allclose(drawn.discounts[i, row], discount, rtol=1e-6)
+        assert found == set(truth)
+
+
+def test_a_cut_ends_the_returns_of_all_agents():
+    memory = Memory(2, 1, 8, 0.5, 2, torch.device("cpu"))
+    rows = torch.tensor([[0.0, 0.0, 0.0, 1.0, 0.0, 0.0]] * 2)
+    memory.add(rows)
+    memory.cut()
+    memory.add(rows)
+    drawn = memory.draw(50, torch.Generator().manual_seed(0))
+    assert drawn.rewards.eq(1.0).all()
+    assert drawn.discounts.eq(0.5).all()
+
+
+def test_results_are_those_of_the_models_in_the_folders(tmp_path):
+    runs = [
+        Run("CartPole-v1", steps=300, seed=seed, settings=SMALL, interval=200, episodes=3, curve_episodes=2)
+        for seed in (0, 1)
+    ]
+    folders = [tmp_path / str(run.seed) for run in runs]
+    results = train_together(runs, folders, "cpu", workers=1)
+    for run, folder, result in zip(runs, folders, results, strict=True):
+        model = GMDQN.load(folder / "model.zip")
+        assert result["returns"] == evaluate(model, "CartPole-v1", 3).tolist()
+        assert [row["step"] for row in result["curve"]] == [200, 300]
+        assert (folder / "run.json").exists()
+        assert result["seed"] == run.seed
+    weights = [GMDQN.load(folder / "model.zip").learner.vectors[0] for folder in folders]
+    assert (weights[0] - weights[1]).abs().max() > 0.1
+
+
+def test_runs_that_differ_in_more_than_seeds_are_refused(tmp_path):
+    runs = [Run("CartPole-v1", steps=300), Run("CartPole-v1", steps=400, seed=1)]
+    with pytest.raises(ValueError, match="runs must differ in their seeds only"):
+        train_together(runs, [tmp_path, tmp_path], "cpu")
+
+
+def test_settings_that_agents_cannot_share_are_refused(tmp_path):
+    run = Run("CartPole-v1", steps=300, preset="paper")
+    with pytest.raises(ValueError, match="optimizer must be the default"):
+        train_together([run], [tmp_path], "cpu")
+
+
+def test_environments_of_images_are_refused():
+    with pytest.raises(ValueError, match="env must have vectors"):
+        Environments("CarRacing-v3", 1)

@@ -1,0 +1,190 @@
+"""The regressor: distributions that are right, weights, several targets, stopping, and no trace on the outside."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from cramix import MixtureRegressor, MultivariateNormalMixture, NormalMixture, cramer_distance, crps
+from tests.refusals import refuses
+
+SMALL = {"n_networks": 2, "hidden": (32,), "learning_rate": 0.01, "random_state": 0}
+
+
+def branches(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1, 1, n)
+    return x[:, None], rng.choice([-1, 1], n) * x + rng.normal(0, 0.1, n)
+
+
+def truth(x: torch.Tensor) -> NormalMixture:
+    means = torch.stack([x, -x], -1)
+    return NormalMixture(torch.full_like(means, 0.5), means, torch.full_like(means, 0.1))
+
+
+@pytest.mark.parametrize("loss", ["cramer", "nll", "blend"])
+def test_both_branches_are_found(loss: str) -> None:
+    X, y = branches(1500)
+    model = MixtureRegressor(3, loss=loss, max_iter=60, **SMALL).fit(X, y)
+    grid = np.linspace(-0.9, 0.9, 50)
+    p = model.predict_dist(grid[:, None])
+    assert isinstance(p, NormalMixture)
+    assert (p.batch_shape, p.n_components) == ((50,), 6)
+    assert cramer_distance(p, truth(torch.from_numpy(grid))).mean() < 0.09
+    np.testing.assert_allclose(model.predict(grid[:, None]), p.mean)
+    # The best of one answer for all is far away.
+    alike = NormalMixture.from_samples(torch.from_numpy(y)).expand((50,))
+    assert cramer_distance(alike, truth(torch.from_numpy(grid))).mean() > 0.15
+
+
+def test_quantiles_are_those_of_the_prediction() -> None:
+    X, y = branches(300)
+    model = MixtureRegressor(max_iter=5, **SMALL).fit(X, y)
+    q = model.predict_quantile(X[:7], [0.1, 0.9])
+    assert q.shape == (7, 2)
+    levels = torch.stack([model.predict_dist(X[:7]).cdf(torch.from_numpy(q[:, i])) for i in range(2)], -1)
+    np.testing.assert_allclose(levels, np.tile([0.1, 0.9], (7, 1)), atol=1e-9)
+    np.testing.assert_array_equal(model.predict_quantile(X[:7], 0.9), q[:, 1])
+
+
+def test_noise_that_grows_is_told_from_noise_that_does_not() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 1, (2000, 1))
+    y = 100 + X[:, 0] + (0.1 + X[:, 0]) * rng.normal(size=2000)
+    model = MixtureRegressor(2, max_iter=60, **SMALL).fit(X, y)
+    got = model.predict_quantile([[0.1], [0.9]], [0.1, 0.9])
+    np.testing.assert_allclose(got, stats.norm.ppf([0.1, 0.9], [[100.1], [100.9]], [[0.2], [1.0]]), atol=0.25)
+
+
+def test_a_weight_is_how_often_a_row_is_there() -> None:
+    X, y = branches(80)
+    times = np.random.default_rng(1).integers(0, 4, 80)
+    weighted = MixtureRegressor(max_iter=8, **SMALL).fit(X, y, sample_weight=times)
+    order = np.random.default_rng(2).permutation(times.sum())
+    repeated = MixtureRegressor(max_iter=8, **SMALL).fit(np.repeat(X, times, 0)[order], np.repeat(y, times)[order])
+    np.testing.assert_allclose(weighted.predict_quantile(X), repeated.predict_quantile(X), rtol=1e-6)
+    plain = MixtureRegressor(max_iter=8, **SMALL).fit(X, y)
+    assert np.abs(plain.predict_quantile(X) - weighted.predict_quantile(X)).max() > 1e-3
+
+
+def test_heavy_rows_win() -> None:
+    X, y = np.random.default_rng(0).normal(size=(400, 1)), np.tile([0.0, 10.0], 200)
+    model = MixtureRegressor(2, max_iter=30, **SMALL).fit(X, y, sample_weight=np.tile([9, 1], 200))
+    assert abs(model.predict([[0.0]])[0] - 1) < 0.5
+
+
+def test_several_targets_at_once() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (600, 2))
+    sign = rng.choice([-1, 1], 600)
+    Y = np.stack([sign * X[:, 0], 50 * sign + X[:, 1]], 1) + rng.normal(0, [0.1, 2.0], (600, 2))
+    model = MixtureRegressor(2, max_iter=12, **SMALL).fit(X, Y)
+    p = model.predict_dist(X[:9])
+    assert isinstance(p, MultivariateNormalMixture)
+    assert (p.batch_shape, p.dim) == ((9,), 2)
+    assert model.predict(X[:9]).shape == (9, 2)
+    assert model.predict_quantile(X[:9]).shape == (9, 2, 3)
+    assert model.predict_quantile(X[:9], 0.5).shape == (9, 2)
+    # The two go together: given that the second is near 50, the first is near x.
+    given = model.predict_dist([[0.8, 0.0]]).condition([1], torch.tensor([[50.0]], dtype=torch.float64))
+    assert abs(given.mean.item() - 0.8) < 0.25
+
+
+def test_it_stops_when_it_gets_no_better() -> None:
+    X, y = branches(100)
+    model = MixtureRegressor(max_iter=300, n_iter_no_change=5, **SMALL).fit(
+        X, np.random.default_rng(0).normal(size=100)
+    )
+    assert model.n_iter_ < 150
+    assert len(model.loss_curve_) == model.n_iter_
+    assert MixtureRegressor(max_iter=7, early_stopping=False, **SMALL).fit(X, y).n_iter_ == 7
+
+
+@pytest.mark.parametrize(
+    "y", [np.zeros(60), np.full(60, 1e6), 1e6 + np.arange(60.0), np.r_[np.zeros(59), 1e6], 1e-9 * np.arange(60.0)]
+)
+@pytest.mark.parametrize("loss", ["cramer", "nll", "blend"])
+def test_extreme_targets_never_give_nan(y: np.ndarray, loss: str) -> None:
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    model = MixtureRegressor(loss=loss, max_iter=15, **SMALL).fit(X, y)
+    p = model.predict_dist(np.concatenate([X, 1e6 * X]))
+    assert p.means.isfinite().all()
+    assert (p.scales > 0).all()
+    assert np.isfinite(model.predict_quantile(X)).all()
+    if len(set(y)) == 60:
+        assert crps(p.expand((120,)), torch.from_numpy(np.r_[y, y]))[:60].mean() < np.abs(y - y.mean()).mean()
+
+
+def test_a_feature_that_says_nothing_counts_for_nothing() -> None:
+    X, y = branches(60)
+    model = MixtureRegressor(max_iter=4, **SMALL).fit(np.c_[X, np.full(60, 7.0)], y)
+    one, other = (model.predict([[0.3, value]]) for value in (7.0, -1e5))
+    np.testing.assert_array_equal(one, other)
+
+
+def test_the_same_seed_gives_the_same_and_no_global_state_changes() -> None:
+    X, y = branches(60)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    first, second = (MixtureRegressor(max_iter=4, **SMALL).fit(X, y).predict(X) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
+    other = MixtureRegressor(max_iter=4, **{**SMALL, "random_state": 1}).fit(X, y)
+    assert np.abs(other.predict(X) - first).max() > 1e-6
+
+
+def test_it_works_in_pipelines_searches_and_pickles() -> None:
+    X, y = branches(60)
+    pipeline = make_pipeline(StandardScaler(), MixtureRegressor(max_iter=3, **SMALL))
+    search = GridSearchCV(pipeline, {"mixtureregressor__n_components": [1, 2]}, cv=2).fit(X, y)
+    model = search.best_estimator_[-1]
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), model.predict(X))
+
+
+def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    X, y = branches(60)
+    MixtureRegressor(max_iter=3, verbose=2, **SMALL).fit(X, y)
+    shown = capsys.readouterr().out
+    assert "epoch 3, 10 components, loss" in shown
+
+
+@pytest.mark.parametrize(
+    ("settings", "got"),
+    [
+        ({"n_components": 0}, "0"),
+        ({"loss": "mse"}, "mse"),
+        ({"hidden": (16, 0)}, "0"),
+        ({"n_networks": 1.5}, "1.5"),
+        ({"learning_rate": -1.0}, "-1.0"),
+        ({"validation_fraction": 1.0}, "1.0"),
+        ({"floor": 0.0}, "0.0"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict, got: str) -> None:
+    X, y = branches(30)
+    refuses(lambda: MixtureRegressor(**settings).fit(X, y), next(iter(settings)), got)
+
+
+def test_bad_quantiles_are_refused() -> None:
+    X, y = branches(30)
+    model = MixtureRegressor(max_iter=1, **SMALL).fit(X, y)
+    refuses(lambda: model.predict_quantile(X, [[0.5]]), "quantiles", "(1, 1)")
+    refuses(lambda: model.predict_quantile(X, 1.5), "value", "1.5")
+
+
+def test_without_scikit_learn_the_pip_command_is_named() -> None:
+    code = (
+        "import sys; sys.modules['sklearn.base'] = None\nimport cramix\n"
+        "try: cramix.MixtureRegressor\nexcept ImportError as e: print(e)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert "pip install 'cramix[sklearn]'" in out

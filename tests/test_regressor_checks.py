@@ -1,0 +1,17 @@
+"""scikit-learn's own checks of a regressor, without exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from cramix import MixtureRegressor
+
+SMALL = {"n_networks": 2, "hidden": (16,), "n_components": 2, "learning_rate": 0.02, "max_iter": 25}
+MODELS = [MixtureRegressor(**SMALL), MixtureRegressor(**SMALL, loss="nll", early_stopping=False, random_state=0)]
+
+
+@parametrize_with_checks(MODELS)
+def test_a_check_of_scikit_learn(estimator: MixtureRegressor, check: Callable[[MixtureRegressor], None]) -> None:
+    check(estimator)
