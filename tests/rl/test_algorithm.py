@@ -130,11 +130,17 @@ def test_observations_of_all_kinds(kind, policy):
     assert evaluate(model, lambda: Steps(kind=kind), 2).tolist() == [15.0, 15.0]
 
 
-def test_actions_that_start_at_one():
+def test_actions_that_start_at_one(monkeypatch):
     games = [Steps(start=1), Steps(start=1)]
     model = GMDQN("MlpPolicy", DummyVecEnv([lambda g=g: g for g in games]), seed=0, **QUICK).learn(120)
     assert {a for game in games for a in game.actions} == {1, 2, 3}
     assert set(model.replay_buffer.actions[:60].flat) == {1, 2, 3}
+    batch = model.replay_buffer.draw(50)
+    learned = []
+    monkeypatch.setattr(model.replay_buffer, "draw", lambda size, env: batch)
+    monkeypatch.setattr(model.learner, "update", lambda b, rate: learned.append(b.actions))
+    model.train(1, 50)
+    assert torch.equal(learned[0], batch.actions - 1)
     with torch.no_grad():
         model.policy.q_net.returns.values.actions.bias.view(3, -1)[2].add_(1000)
     assert model.predict(np.zeros(2), deterministic=True)[0] == 3

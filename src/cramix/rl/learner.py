@@ -54,7 +54,8 @@ class Learner:
     def compile(self) -> None:
         """Compile the update; where that fails it stays as it is, and says so."""
         # One graph for prediction, target, loss and gradient: layers of this size cost less than calls of them.
-        graph = torch.compile(self.objective.gradient, dynamic=False)
+        # In one piece or not at all: an update in many pieces is slower than one that is not compiled.
+        graph = torch.compile(self.objective.gradient, dynamic=False, fullgraph=True)
         works = False
 
         def gradient(*state: Any) -> tuple[Sequence[Tensor], Tensor]:

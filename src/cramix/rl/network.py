@@ -52,6 +52,16 @@ class ReturnNetwork(nn.Module):
         super().__init__()
         self.observation_space = without_mask(observation_space)
         self.normalize_images = normalize_images
+        kinds = (
+            self.observation_space.spaces
+            if isinstance(self.observation_space, spaces.Dict)
+            else {"": observation_space}
+        )
+        self._choices = {
+            key: (int(kind.start), int(kind.start + kind.n))
+            for key, kind in kinds.items()
+            if isinstance(kind, spaces.Discrete)
+        }
         self.features_extractor = features_extractor_class(self.observation_space, **features_extractor_kwargs)
         layers: list[nn.Module] = []
         width = self.features_extractor.features_dim
@@ -66,10 +76,19 @@ class ReturnNetwork(nn.Module):
 
     def forward(self, observation: Observation) -> Parts:
         """Return the distributions `(batch, actions, k)` of observations `(batch, ...)`."""
-        if isinstance(observation, dict) and isinstance(self.observation_space, spaces.Dict):
-            observation = {key: observation[key] for key in self.observation_space.spaces}
-        seen = preprocess_obs(observation, self.observation_space, normalize_images=self.normalize_images)
+        space = self.observation_space
+        if isinstance(space, spaces.Dict):
+            seen = {key: self._numbers(key, part, observation[key]) for key, part in space.spaces.items()}  # type: ignore
+        else:
+            seen = self._numbers("", space, observation)
         return self.returns(self.trunk(self.features_extractor(seen)))
+
+    def _numbers(self, key: str, space: spaces.Space, observation: Any) -> Any:
+        """Return one kind of observations as Stable-Baselines3 has it; one of many as ones and zeros, compilably."""
+        if key not in self._choices:
+            return preprocess_obs(observation, space, normalize_images=self.normalize_images)
+        choices = torch.arange(*self._choices[key], device=observation.device)
+        return (observation.long().unsqueeze(-1) == choices).float()
 
 
 def observation_rows(observation: Observation) -> int:
