@@ -16,7 +16,8 @@ SETTINGS = {
     "gamma": GAMMA,
     "n_steps": 1,  # actions are random, so that sums of more rewards would be those of another policy
     "exploration_final_eps": 1.0,
-    "learning_starts": 16_000,
+    "learning_starts": 32_000,
+    "buffer_size": 160_000,
     "batch_size": 512,
     "learning_rate": 2e-3,
     "tau": 0.05,
@@ -25,9 +26,9 @@ SETTINGS = {
 }
 
 
-def learn(algo: str = "gmdqn", steps: int = 80_000, seed: int = 0, **changes: Any) -> DistributionalDQN:
-    """An agent after so many random steps from random states, and an update for every 32 of them after 16,000."""
-    env = make_vec_env(NAME, n_envs=32, env_kwargs={"start": None})
+def learn(algo: str = "gmdqn", steps: int = 160_000, seed: int = 0, **changes: Any) -> DistributionalDQN:
+    """An agent after so many random steps from random states, and an update for every 64 of them after 32,000."""
+    env = make_vec_env(NAME, n_envs=64, env_kwargs={"start": None})
     return ALGORITHMS[algo]("MlpPolicy", env, seed=seed, device="cpu", **{**SETTINGS, **changes}).learn(steps)
 
 
