@@ -37,6 +37,7 @@ bench: $(STAMP)  ## ours and the others in one process; writes the pages in benc
 docs: $(STAMP)  ## compute the tables and figures of the pages anew
 	$(BIN)/python docs/precision.py
 	$(BIN)/python docs/slicing.py
+	$(BIN)/python docs/rl_known.py
 	$(BIN)/python docs/networks.py
 	$(BIN)/python examples/arm.py docs/networks/arm.png
 
