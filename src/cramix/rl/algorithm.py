@@ -326,6 +326,6 @@ _IN_UNITS = ("smallest_scale", "value")
 
 
 def return_scale(returns: np.ndarray) -> float:
-    """Return a fifth of the size of returns: networks learn well in a unit of 10 to 100 parts of it (docs/rl.md)."""
+    """Return a fifth of the size of returns, the unit of a network (docs/rl.md)."""
     size = float(np.sqrt(np.square(returns).mean())) if returns.size else 0.0
     return size / 5 if size > 0 else 1.0
