@@ -20,7 +20,7 @@ from cramix.rl import GMDQN, QRDQN, DistributionalDQN
 
 RESULTS = Path(__file__).parent / "reinforcement.md"
 ENV, NETWORK, BATCH, WARM_UP = "LunarLander-v3", [128, 128], 64, 1000
-UPDATES, STEPS = 50, 500
+UPDATES, STEPS = 50, 200
 
 
 def theirs(algorithm: type, **policy: Any) -> Any:
