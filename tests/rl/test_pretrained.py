@@ -130,3 +130,9 @@ def test_actions_have_names(name: str, words: list[str]) -> None:
     env = gymnasium.make(name)
     assert action_names(env) == words
     env.close()
+
+
+def test_the_lander_that_comes_with_the_package_lands() -> None:
+    """200 is what counts as solved there."""
+    agent = GMDQN.from_pretrained("LunarLander-v3", device="cpu")
+    assert np.median(evaluate(agent, "LunarLander-v3", 7)) > 200
