@@ -13,6 +13,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import statistics
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
@@ -37,6 +38,10 @@ from cramix import (
 )
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from tests.conditional import crossing, growing  # noqa: E402
+
 SEEDS, ROWS, STEPS, BATCH = 20, 2000, 600, 256
 # A network has learned the mixture if C2 to it, a mean over 1000 places, is below this.
 LIMIT = 0.1
@@ -48,15 +53,6 @@ class Problem(NamedTuple):
     inputs: int
     dim: int
     outliers: float = 0.0  # share of targets at 10^4
-
-
-def crossing(x: Tensor) -> NormalMixture:
-    means = torch.cat([x, -x], -1)
-    return NormalMixture(torch.full_like(means, 0.5), means, torch.full_like(means, 0.1))
-
-
-def growing(x: Tensor) -> NormalMixture:
-    return NormalMixture(torch.ones_like(x), torch.sin(3 * x), 0.05 + 0.2 * (x + 1))
 
 
 def space(x: Tensor) -> MultivariateNormalMixture:

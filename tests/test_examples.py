@@ -31,7 +31,6 @@ def test_the_arm() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_lightning() -> None:
-    pytest.importorskip("lightning")
     logged = load("lightning_forecast.py")["main"](epochs=3)
     assert logged["crps"] < 0.32  # of the targets as one distribution: 0.33
     assert logged["likelihood_share"] == pytest.approx(1)
@@ -39,6 +38,5 @@ def test_lightning() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_skorch() -> None:
-    pytest.importorskip("skorch")
     search = load("skorch_forecast.py")["main"](epochs=5)
     assert -search.best_score_ < 0.32

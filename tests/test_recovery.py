@@ -15,19 +15,10 @@ from cramix import (
     MixtureHead,
     MultivariateNormalMixture,
     NLLLoss,
-    NormalMixture,
     cramer_distance,
     sliced_cramer_distance,
 )
-
-
-def crossing(x: Tensor) -> NormalMixture:
-    means = torch.cat([x, -x], -1)
-    return NormalMixture(torch.full_like(means, 0.5), means, torch.full_like(means, 0.1))
-
-
-def growing(x: Tensor) -> NormalMixture:
-    return NormalMixture(torch.ones_like(x), torch.sin(3 * x), 0.05 + 0.2 * (x + 1))
+from tests.conditional import crossing, growing
 
 
 def space(x: Tensor) -> MultivariateNormalMixture:

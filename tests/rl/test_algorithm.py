@@ -6,10 +6,12 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+import tqdm
 from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cramix import NormalMixture
 from cramix.rl import ALGORITHMS, GMDQN
@@ -24,7 +26,6 @@ def weights(model):
 
 
 def test_progress_bar(capsys):
-    tqdm = pytest.importorskip("tqdm")
     with pytest.warns(tqdm.TqdmExperimentalWarning):
         model = GMDQN("MlpPolicy", "CartPole-v1", seed=0, **QUICK).learn(40, progress_bar=True)
     assert model.num_timesteps == 40
@@ -32,10 +33,9 @@ def test_progress_bar(capsys):
 
 
 def test_tensorboard_has_every_metric(tmp_path):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     model = GMDQN("MlpPolicy", Monitor(Steps()), seed=0, tensorboard_log=str(tmp_path), **QUICK)
     model.learn(100, tb_log_name="mine", log_interval=2)
-    events = accumulator.EventAccumulator(str(tmp_path / "mine_1"))
+    events = EventAccumulator(str(tmp_path / "mine_1"))
     events.Reload()
     names = set(events.Tags()["scalars"])
     assert {f"train/{name}" for name in METRICS} <= names

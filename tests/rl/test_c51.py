@@ -63,7 +63,7 @@ def test_gradient(layer):
 def test_means_come_from_the_places(layer):
     p = layer(torch.randn(3, 4).double())
     torch.testing.assert_close(p.mixture().mean, (p.weights * torch.linspace(-2, 3, 11).double()).sum(-1))
-    assert layer.settings() == {"atoms": 11, "low": -2.0, "high": 3.0}
+    assert (layer.atoms, layer.low, layer.high) == (11, -2.0, 3.0)
 
 
 @pytest.mark.parametrize(("bad", "name"), [({"atoms": 1}, "atoms"), ({"low": 1.0, "high": 1.0}, "low")])

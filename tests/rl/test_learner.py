@@ -151,7 +151,6 @@ def test_a_rate_that_starts_at_zero_has_no_share_for_fractions():
 
 
 def test_lion_takes_steps_of_one_size():
-    pytest.importorskip("lion_pytorch")
     learn, online, _ = learner("gmdqn", optimizer="lion", learning_rate=1e-3, fraction_learning_rate=1e-5)
     slopes = gradient("gmdqn", batch())
     before = {name: p.clone() for name, p in online.named_parameters()}

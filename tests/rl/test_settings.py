@@ -68,7 +68,6 @@ def test_train_freq_of_all_kinds(good):
 
 
 def test_paper_preset_makes_the_papers_agent():
-    pytest.importorskip("lion_pytorch")
     model = GMDQN("MlpPolicy", "CartPole-v1", preset="paper", learning_starts=10, seed=0).learn(30)
     layers = [layer for layer in model.policy.q_net.trunk if isinstance(layer, torch.nn.Linear)]
     assert [layer.out_features for layer in layers] == [128, 128]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -61,8 +61,13 @@ def first_order(name: str, free: Free, rates: Rates) -> Optimizer:
         return torch.optim.Adam(groups)
     if name == "rmsprop":
         return torch.optim.RMSprop(groups)
+    return require_lion()(groups)
+
+
+def require_lion() -> Callable[..., Optimizer]:
+    """Return the optimiser Lion, or say how to get it."""
     try:
         from lion_pytorch import Lion
     except ImportError:
         raise ImportError("Lion needs lion-pytorch. Use: pip install 'cramix[lion]'") from None
-    return Lion(groups)
+    return Lion

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -55,9 +53,6 @@ class CategoricalReturns(Returns):
 
     def fractions(self) -> list[nn.Parameter]:  # noqa: D102
         return list(self.logits.parameters())
-
-    def settings(self) -> dict[str, Any]:  # noqa: D102
-        return {"atoms": self.atoms, "low": self.low, "high": self.high}
 
 
 class C51(DistributionalDQN):

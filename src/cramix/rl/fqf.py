@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -67,9 +66,6 @@ class FractionReturns(Returns):
 
     def fractions(self) -> list[nn.Parameter]:  # noqa: D102
         return list(self.proposal.parameters())
-
-    def settings(self) -> dict[str, Any]:  # noqa: D102
-        return {"quantiles": self.quantiles, "cosines": self.cosines}
 
 
 class FQF(DistributionalDQN):

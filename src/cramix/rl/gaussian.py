@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
@@ -63,11 +61,3 @@ class GaussianReturns(Returns):
 
     def fractions(self) -> list[nn.Parameter]:  # noqa: D102
         return list(self.logits.parameters())
-
-    def settings(self) -> dict[str, Any]:  # noqa: D102
-        return {
-            "components": self.components,
-            "scales": self.scales,
-            "floor": self.floor,
-            "penalty_factor": self.penalty_factor,
-        }

@@ -91,11 +91,6 @@ class ReturnNetwork(nn.Module):
         return (observation.long().unsqueeze(-1) == choices).float()
 
 
-def observation_rows(observation: Observation) -> int:
-    """Return the number of observations."""
-    return len(next(iter(observation.values())) if isinstance(observation, dict) else observation)
-
-
 def to_tensor(observation: Any, device: torch.device) -> Observation:
     """Return arrays as tensors on a device."""
     if isinstance(observation, dict):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from cramix.fitting.optimizers import require_lion
 from cramix.rl.settings import Settings
 
 
@@ -34,11 +35,7 @@ def make_optimizer(
         more = {"eps": 1e-4, "capturable": recorded, **arguments}
         return torch.optim.Adam(groups, lr=start, fused=True, **more)
     if settings.optimizer == "lion":
-        try:
-            from lion_pytorch import Lion
-        except ImportError:
-            raise ImportError("Lion needs lion-pytorch. Use: pip install 'cramix[lion]'") from None
-        return Lion(groups, lr=start, **arguments)
+        return require_lion()(groups, lr=start, **arguments)
     return settings.optimizer(groups, lr=start, **arguments)  # type: ignore[operator]
 
 

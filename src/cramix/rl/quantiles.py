@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn.functional import huber_loss
@@ -36,9 +34,6 @@ class QuantileReturns(Returns):
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
         return quantile_huber(prediction, target)
-
-    def settings(self) -> dict[str, Any]:  # noqa: D102
-        return {"quantiles": self.quantiles}
 
 
 def quantile_huber(prediction: Parts, target: Parts, width: float = 1.0) -> Tensor:

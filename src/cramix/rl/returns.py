@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -94,10 +94,6 @@ class Returns(nn.Module, ABC):
     def fractions(self) -> list[nn.Parameter]:
         """Return the parameters of the weights, which may learn at a rate of their own."""
         return []
-
-    def settings(self) -> dict[str, Any]:
-        """Return what the layer was made with besides its sizes; plain values, for a file."""
-        return {}
 
 
 def spread(size: int, middle: float = 0.0, width: float = 1.0) -> Tensor:
