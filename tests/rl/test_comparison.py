@@ -36,6 +36,11 @@ def test_c51_is_told_the_range_of_returns():
     assert runs[1].settings["returns"] == {"low": 0, "high": 100}
 
 
+def test_curves_have_as_many_points_in_short_runs_as_in_long_ones():
+    runs = plan({"CartPole-v1": 1200, "LunarLander-v3": 300_000}, {"gmdqn": 1})
+    assert [run.interval for run in runs] == [100, 25_000]
+
+
 def result(mean: float, curve: list[float]) -> dict:
     rows = [{"step": 10 * (i + 1), "mean": x, "seconds": 1.0} for i, x in enumerate(curve)]
     return {"mean": mean, "parameters": 7, "seconds": 60.0, "curve": rows}

@@ -78,30 +78,13 @@ def _trained(runs: list[Run], out: Path, workers: int | None, device: str | None
 
 
 def _table(game: str, standings: list[Standing]) -> Table:
-    table = Table(
-        "algorithm",
-        "seeds",
-        "interquartile mean",
-        "95 % interval",
-        "worst",
-        "best",
-        "parameters",
-        "minutes",
-        title=game,
-    )
+    columns = "algorithm", "seeds", "IQM", "95 %", "worst", "best", "numbers", "minutes"
+    table = Table(*columns, title=f"{game}: interquartile mean (IQM) of the last agents")
     for s in sorted(standings, key=lambda standing: -standing.summary.value):
         value, low, high = (f"{x:.1f}" for x in s.summary)
         worst, best = f"{s.scores.min():.1f}", f"{s.scores.max():.1f}"
-        table.add_row(
-            s.algo,
-            str(len(s.scores)),
-            value,
-            f"{low} to {high}",
-            worst,
-            best,
-            str(s.parameters),
-            f"{s.seconds / 60:.1f}",
-        )
+        cost = str(s.parameters), f"{s.seconds / 60:.1f}"
+        table.add_row(s.algo, str(len(s.scores)), value, f"{low} to {high}", worst, best, *cost)
     return table
 
 

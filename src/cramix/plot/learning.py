@@ -72,7 +72,7 @@ def learning_curves(
             )
         style = "-" if i < len(COLOURS) else "--"
         label = f"{name}  {middle[-1]:.0f}" if middle.size else name
-        axes.plot(steps, middle, style, color=colour, lw=1.4 + (i == 0), zorder=5 - (i > 0), label=label)
+        axes.plot(steps, middle, style, marker=".", color=colour, lw=1.4 + (i == 0), zorder=5 - (i > 0), label=label)
     if goal is not None:
         axes.axhline(goal, color="0.4", lw=1, ls=":", zorder=1)
     axes.set(xlabel="environment steps", ylabel=ylabel, title=title)

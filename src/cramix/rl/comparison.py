@@ -15,6 +15,8 @@ import numpy as np
 from cramix.rl.statistics import Interval, interval
 from cramix.rl.training import Run, read, train
 
+# Checkpoints of a run, and points of its learning curve.
+_POINTS = 12
 # C51 must be told the range of returns; it is that of discounted ones here.
 _RANGES = {"LunarLander-v3": (-300, 300), "CartPole-v1": (0, 100), "Acrobot-v1": (-100, 0)}
 
@@ -52,7 +54,7 @@ def plan(envs: dict[str, int], seeds: dict[str, int], **options: Any) -> list[Ru
     """
     most = max(seeds.values())
     return [
-        Run(env, algo, steps, seed, settings=_settings(env, algo), **options)
+        Run(env, algo, steps, seed, settings=_settings(env, algo), **{"interval": max(1, steps // _POINTS), **options})
         for env, steps in envs.items()
         for seed in range(most)
         for algo, count in seeds.items()
