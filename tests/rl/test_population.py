@@ -19,28 +19,29 @@ from cramix.rl.training import Run
 SMALL = {"policy_kwargs": {"net_arch": [16, 16]}, "batch_size": 8, "learning_starts": 50}
 
 
-def batch_of(agents: int, rows: int, generator: torch.Generator) -> Transitions:
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(agents, rows, *shape, generator=generator)
+def filled_memory(agents: int, generator: torch.Generator) -> Memory:
+    memory = Memory(agents, 4, 40, 0.9, 3, torch.device("cpu"))
+    for _ in range(40):
+        rows = torch.randn(agents, 12, generator=generator)
+        rows[:, 8] = torch.randint(2, (agents,), generator=generator)
+        rows[:, 10:] = (torch.rand(agents, 1, generator=generator) < 0.2).float()
+        memory.add(rows)
+    return memory
 
-    actions = torch.randint(2, (agents, rows), generator=generator)
-    ended = torch.rand(agents, rows, generator=generator) < 0.3
-    return Transitions(normal(4), actions, normal(), normal(4), 0.9 * (~ended).float())
 
-
-@pytest.mark.parametrize("algo", ALGORITHMS)
-def test_updates_are_those_of_each_agent_alone(algo):
-    settings = {**SMALL, "return_scale": 2.0, "device": "cpu"}
+@pytest.mark.parametrize(("algo", "compiled"), [*((algo, False) for algo in ALGORITHMS), ("gmdqn", True)])
+def test_updates_are_those_of_each_agent_alone(algo, compiled):
+    settings = {**SMALL, "return_scale": 2.0, "max_grad_norm": 0.1, "device": "cpu"}
     if algo == "fqf":
         settings["returns"] = {"quantiles": 4, "cosines": 8}
     models = [ALGORITHMS[algo]("MlpPolicy", "CartPole-v1", seed=seed, **settings) for seed in range(3)]
-    population = PopulationLearner([model.learner for model in models])
+    population = PopulationLearner([model.learner for model in models], compiled=compiled)
     generator = torch.Generator().manual_seed(0)
+    memory = filled_memory(3, generator)
     for step in range(4):
-        batch = batch_of(3, 8, generator)
-        population.rate.fill_(1e-3 / (step + 1))
-        population.update(batch)
-        population.follow()
+        uniform = torch.rand(3, 8, generator=generator)
+        population.update(population.gradients(memory, uniform), 1e-3 / (step + 1))
+        batch = memory.draw(uniform)
         for i, model in enumerate(models):
             model.learner.update(Transitions(*(part[i] for part in batch)), 1e-3 / (step + 1))
     for i, model in enumerate(models):
@@ -67,7 +68,7 @@ def test_memory_draws_what_the_replay_of_each_agent_holds(n_steps):
         for i, replay in enumerate(replays):
             info = {"TimeLimit.truncated": bool(truncated[i] and not terminated[i])}
             replay.add(seen[i : i + 1], after[i : i + 1], actions[i], rewards[i], ended[i : i + 1], [info])
-    drawn = memory.draw(400, torch.Generator().manual_seed(0))
+    drawn = memory.draw(torch.rand(2, 400, generator=torch.Generator().manual_seed(0)))
     for i, replay in enumerate(replays):
         truth = {}
         steps, zeros = np.arange(size), np.zeros(size, int)
@@ -93,7 +94,7 @@ def test_a_cut_ends_the_returns_of_all_agents():
     memory.add(rows)
     memory.cut()
     memory.add(rows)
-    drawn = memory.draw(50, torch.Generator().manual_seed(0))
+    drawn = memory.draw(torch.rand(2, 50, generator=torch.Generator().manual_seed(0)))
     assert drawn.rewards.eq(1.0).all()
     assert drawn.discounts.eq(0.5).all()
 
@@ -122,8 +123,8 @@ def test_runs_that_differ_in_more_than_seeds_are_refused(tmp_path):
 
 
 def test_settings_that_agents_cannot_share_are_refused(tmp_path):
-    run = Run("CartPole-v1", steps=300, preset="paper")
-    with pytest.raises(ValueError, match="optimizer must be the default"):
+    run = Run("CartPole-v1", steps=300, settings={"train_freq": 4})
+    with pytest.raises(ValueError, match="train_freq must be the default"):
         train_together([run], [tmp_path], "cpu")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -52,7 +54,9 @@ def negative_log_likelihood_loss(
 def _nodes(q: Mixture) -> tuple[Tensor, Tensor]:
     """Return samples and weights that stand for a mixture, `(*batch, n)`, of vectors `(*batch, n, d)`."""
     if isinstance(q, NormalMixture):
-        places, shares = q.means.new_tensor(_PLACES), q.means.new_tensor(_SHARES)
+        # The compiler has constants of its own; without it they are kept on the device, as a recorded graph asks for.
+        rule = _rule.__wrapped__ if torch.compiler.is_compiling() else _rule
+        places, shares = rule(q.means.dtype, q.means.device)
         nodes = q.means.unsqueeze(-1) + q.scales.unsqueeze(-1) * places  # (*batch, k, 32)
         return nodes.flatten(-2), (q.weights.unsqueeze(-1) * shares).flatten(-2)
     places = _normal_places(q.dim, q.means)
@@ -60,6 +64,12 @@ def _nodes(q: Mixture) -> tuple[Tensor, Tensor]:
     around = places * roots.unsqueeze(-2) if q.covariance_kind.axis_aligned else places @ roots.mT
     nodes = q.means.unsqueeze(-2) + around  # (*batch, k, n, d)
     return nodes.flatten(-3, -2), q.weights.unsqueeze(-1).expand(nodes.shape[:-1]).flatten(-2)
+
+
+@lru_cache(maxsize=16)
+def _rule(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(False):  # kept for later calls, which may want gradients
+        return torch.tensor(_PLACES, dtype=dtype, device=device), torch.tensor(_SHARES, dtype=dtype, device=device)
 
 
 def _normal_places(dim: int, like: Tensor) -> Tensor:

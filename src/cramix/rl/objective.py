@@ -82,12 +82,22 @@ class Objective:
 
     def _clipped(self, gradients: Sequence[Tensor], metrics: Tensor) -> tuple[Sequence[Tensor], Tensor]:
         """Return gradients no longer than the limit altogether, and metrics with their length in front."""
-        norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
+        norm = length(gradients)
         metrics = torch.cat([norm.unsqueeze(0), metrics])
-        if self.max_grad_norm is None:
-            return gradients, metrics
-        shrink = (self.max_grad_norm / norm.clamp_min(1e-12)).clamp_max(1.0)
-        return [gradient * shrink for gradient in gradients], metrics
+        return shortened(gradients, norm, self.max_grad_norm), metrics
+
+
+def length(gradients: Sequence[Tensor]) -> Tensor:
+    """Return the length of gradients altogether, `(*batch)`; they are vectors `(*batch, n)`."""
+    return torch.stack([gradient.square().sum(-1) for gradient in gradients]).sum(0).sqrt()
+
+
+def shortened(gradients: Sequence[Tensor], norm: Tensor, limit: float | None) -> Sequence[Tensor]:
+    """Return gradients of a length that is no more than the limit."""
+    if limit is None:
+        return gradients
+    shrink = (limit / norm.clamp_min(1e-12)).clamp_max(1.0).unsqueeze(-1)
+    return [gradient * shrink for gradient in gradients]
 
 
 def _looks(prediction: Parts) -> list[Tensor]:

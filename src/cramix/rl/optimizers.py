@@ -25,15 +25,14 @@ def shares_of(groups: int, fractions: bool, settings: Settings) -> list[float]:
 
 
 def make_optimizer(
-    leaves: Sequence[nn.Parameter], shares: Sequence[float], settings: Settings, *, recorded: bool = False
+    leaves: Sequence[nn.Parameter], shares: Sequence[float], settings: Settings
 ) -> torch.optim.Optimizer:
-    """Return the optimiser of the settings; `recorded` if its steps are to be part of a CUDA graph."""
+    """Return the optimiser of the settings."""
     start = settings.rate(1.0)
     groups = [{"params": [leaf], "share": share} for leaf, share in zip(leaves, shares, strict=True)]
     arguments = dict(settings.optimizer_kwargs)
     if settings.optimizer == "adam":
-        more = {"eps": 1e-4, "capturable": recorded, **arguments}
-        return torch.optim.Adam(groups, lr=start, fused=True, **more)
+        return torch.optim.Adam(groups, lr=start, fused=True, **{"eps": 1e-4, **arguments})
     if settings.optimizer == "lion":
         return require_lion()(groups, lr=start, **arguments)
     return settings.optimizer(groups, lr=start, **arguments)  # type: ignore[operator]
@@ -43,7 +42,7 @@ def take_step(
     optimizer: torch.optim.Optimizer,
     leaves: Sequence[nn.Parameter],
     gradients: Sequence[Tensor],
-    rate: float | Tensor,
+    rate: float,
 ) -> None:
     """Take a step along gradients at a learning rate, of which each group has its share."""
     for leaf, gradient in zip(leaves, gradients, strict=True):

@@ -1,4 +1,4 @@
-"""The learner of a population: the update of one agent, mapped over all of them."""
+"""The learner of a population: the updates of all agents in one call, the same as of each alone."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import vmap
+from torch.func import grad, vmap
 
 from cramix.rl.learner import Learner
+from cramix.rl.objective import Objective, length, shortened
 from cramix.rl.optimizers import approach, make_optimizer, take_step
+from cramix.rl.population.memory import Memory
 from cramix.rl.replay import Transitions
+from cramix.rl.returns import Parts
 
 
 class PopulationLearner:
@@ -19,31 +22,30 @@ class PopulationLearner:
 
     Args:
         learners: one for each agent, of the same kind and settings; they give the numbers to start from.
+        compiled: whether gradients are compiled.
     """
 
-    def __init__(self, learners: Sequence[Learner]):
-        self.one = learners[0]
-        self.settings = self.one.settings
+    def __init__(self, learners: Sequence[Learner], *, compiled: bool = False):
+        one = learners[0]
+        self.settings = one.settings
         self.vectors = [torch.stack(parts) for parts in zip(*(x.vectors for x in learners), strict=True)]
         self.targets = [torch.stack(parts) for parts in zip(*(x.targets for x in learners), strict=True)]
         self.units = torch.stack([x.unit for x in learners])
         self.leaves = [torch.nn.Parameter(vector) for vector in self.vectors]
-        # A rate that lives on the device can change after the calls are recorded.
-        device = self.units.device
-        self.rate = torch.tensor(self.settings.rate(1.0), device=device)
-        self.optimizer = make_optimizer(self.leaves, self.one.shares, self.settings, recorded=device.type == "cuda")
-        self._gradient = vmap(self.one.objective.gradient)
-        self._values = vmap(lambda vectors, seen: self.one.objective.predict(vectors, seen).mean())
+        self.optimizer = make_optimizer(self.leaves, one.shares, self.settings)
+        self.objective = _Objective(one.objective.network, one.objective.layout, one.objective.max_grad_norm)
+        # In one piece: many small calls are what takes the time.
+        self._gradients = torch.compile(_gradients, dynamic=False, fullgraph=True) if compiled else _gradients
         self.updates = 0
 
-    def update(self, batch: Transitions) -> None:
-        """Take a step of every agent; parts of the batch are `(agents, batch, ...)`."""
+    def gradients(self, memory: Memory, uniform: Tensor) -> Sequence[Tensor]:
+        """Return the gradients of every agent for a batch out of memory; uniform numbers choose it."""
         with torch.no_grad():
-            gradients, _ = self._gradient(self.vectors, self.targets, batch, self.units)
-        take_step(self.optimizer, self.leaves, gradients, self.rate)
+            return self._gradients(self.objective, self.vectors, self.targets, memory, uniform, self.units)
 
-    def follow(self) -> None:
-        """Let the target networks follow after an update, if it is their turn."""
+    def update(self, gradients: Sequence[Tensor], rate: float) -> None:
+        """Take a step of every agent along its gradient; the target networks follow if it is their turn."""
+        take_step(self.optimizer, self.leaves, gradients, rate)
         self.updates += 1
         if self.updates % self.settings.target_update_interval == 0:
             approach(self.targets, self.vectors, self.settings.tau)
@@ -51,39 +53,75 @@ class PopulationLearner:
     def best(self, seen: Tensor) -> Tensor:
         """Return the best action of every agent, `(agents)`, for what each sees, `(agents, width)`."""
         with torch.no_grad():
-            values = self._values(self.vectors, seen.unsqueeze(1)).squeeze(1)
-        return values.argmax(-1)
+            return self.objective.predict(self.vectors, seen).mean().argmax(-1)
+
+
+class _Objective(Objective):
+    """The objective of all agents, whose rows follow each other: `(agents * batch, ...)`.
+
+    Only the layers are mapped over agents. A loss is of rows, and these do not know whose they are.
+    """
+
+    def predict(self, vectors: Sequence[Tensor], observations: Any) -> Parts:
+        each = observations.unflatten(0, (len(vectors[0]), -1))
+        one = super().predict
+
+        def present(*arguments: Any) -> list[Tensor]:
+            return [x for x in one(*arguments) if x is not None]
+
+        parts = vmap(present)(vectors, each)
+        return Parts(*(x.expand(-1, each.shape[1], *x.shape[2:]).flatten(0, 1) for x in parts))
+
+
+def _gradients(
+    objective: Objective,
+    vectors: Sequence[Tensor],
+    targets: Sequence[Tensor],
+    memory: Memory,
+    uniform: Tensor,
+    units: Tensor,
+) -> Sequence[Tensor]:
+    agents, batch_size = uniform.shape
+    batch = Transitions(*(part.flatten(0, 1) for part in memory.draw(uniform)))  # type: ignore[union-attr]
+    rows = units.repeat_interleave(batch_size)
+
+    def loss(vectors: Sequence[Tensor]) -> Tensor:
+        return agents * objective.loss(vectors, targets, batch, rows)[0]  # from a mean over all to that of each
+
+    gradients = grad(loss)(vectors)
+    return shortened(gradients, length(gradients), objective.max_grad_norm)
 
 
 class Recorded:
-    """A function without arguments that is recorded on its first call on a GPU, and replayed after that.
+    """A function without arguments that is recorded on one of its first calls on a GPU, and replayed after that.
 
     Args:
         function: works on tensors that stay where they are.
         device: elsewhere than on a GPU the function is just called.
+        generator: of the random numbers it draws.
     """
 
     def __init__(self, function: Callable[[], Any], device: torch.device, generator: torch.Generator | None = None):
         self.function, self.device, self.generator = function, device, generator
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._returned: Any = None
         self._calls = 0
 
-    def __call__(self) -> None:
-        """Call the function."""
+    def __call__(self) -> Any:
+        """Call the function; what it returns is overwritten by the next call."""
         self._calls += 1
-        if self._graph is not None:
-            self._graph.replay()
-        elif self.device.type != "cuda" or self._calls <= 3:
-            self.function()  # the first calls make what must not be made while recording
-        else:
-            self._record()
+        if self.device.type != "cuda" or self._calls <= 3:
+            return self.function()  # the first calls make what must not be made while recording
+        if self._graph is None:
+            self._graph = self._recorded()
+        self._graph.replay()
+        return self._returned
 
-    def _record(self) -> None:
+    def _recorded(self) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         if self.generator is not None:
             graph.register_generator_state(self.generator)
         torch.cuda.synchronize(self.device)
         with torch.cuda.graph(graph):
-            self.function()
-        self._graph = graph
-        graph.replay()
+            self._returned = self.function()
+        return graph

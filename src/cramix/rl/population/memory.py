@@ -42,10 +42,9 @@ class Memory:
         """Say that the environments start anew."""
         self.rows[:, self.position - 1, -1] = 1.0
 
-    def draw(self, batch_size: int, generator: torch.Generator | None = None) -> Transitions:
-        """Draw a batch for every agent, parts `(agents, batch, ...)`."""
-        shape = len(self.rows), batch_size
-        uniform = torch.rand(shape, generator=generator, device=self.rows.device)
+    def draw(self, uniform: Tensor) -> Transitions:
+        """Return a batch for every agent, parts `(agents, batch, ...)`, by uniform numbers `(agents, batch)`."""
+        shape = uniform.shape
         first = (uniform * self.filled).long().clamp_(max=self.size - 1)
         places = (first.unsqueeze(-1) + self._ahead) % self.size  # (agents, batch, n)
         rows = self.rows[self._agents.unsqueeze(-1), places]

@@ -80,7 +80,6 @@ def _model(run: Run, device: torch.device) -> DistributionalDQN:
 def _check(settings: Settings) -> None:
     """Require settings that all agents of a population can follow together."""
     wrong = {
-        "optimizer": settings.optimizer != "adam",
         "risk": settings.risk != "mean",
         "train_freq": settings.train_freq != 1,
         "gradient_steps": settings.gradient_steps != 1,
@@ -99,7 +98,8 @@ class _Population:
     ):
         self.run, self.envs, self.device = runs[0], envs, device
         self.settings = runs[0].algorithm().presets[runs[0].preset].replace(**runs[0].settings)
-        self.learner = PopulationLearner([model.learner for model in models])
+        compiled = device.type == "cuda" and bool(self.settings.compile)
+        self.learner = PopulationLearner([model.learner for model in models], compiled=compiled)
         s = self.settings
         self.memory = Memory(len(runs), envs.width, s.buffer_size, s.gamma, s.n_steps, device)
         self.generator = torch.Generator(device).manual_seed(runs[0].seed)
@@ -108,7 +108,7 @@ class _Population:
         self.exploration = torch.ones((), device=device)
         self.actions = torch.zeros(len(runs), dtype=torch.long, device=device)
         self.rows = torch.zeros(len(runs), 2 * envs.width + 4, device=device)
-        self._update = Recorded(self._learn_once, device, self.generator)
+        self._gradients = Recorded(self._learn_from_memory, device, self.generator)
         self._act = Recorded(self._choose, device, self.generator)
         self._best = Recorded(self._choose_best, device)
         self._add = Recorded(lambda: self.memory.add(self.rows), device)
@@ -127,9 +127,7 @@ class _Population:
             actions = self.actions.cpu().numpy()
             self.envs.start(actions)
             if self.step > self.settings.learning_starts:
-                self.learner.rate.fill_(self.settings.rate(remaining))
-                self._update()  # while the environments take their step
-                self.learner.follow()
+                self.learner.update(self._gradients(), self.settings.rate(remaining))  # while the environments step
             seen = self.envs.seen()
             self._remember(before, actions, seen)
             now = seen.now
@@ -171,8 +169,10 @@ class _Population:
             model.num_timesteps = self.step
             model.exploration_rate = self._rate_of_exploration()
 
-    def _learn_once(self) -> None:
-        self.learner.update(self.memory.draw(self.settings.batch_size, self.generator))
+    def _learn_from_memory(self) -> Sequence[torch.Tensor]:
+        shape = len(self.seeds), self.settings.batch_size
+        uniform = torch.rand(shape, generator=self.generator, device=self.device)
+        return self.learner.gradients(self.memory, uniform)
 
     def _choose(self) -> None:
         best = self.learner.best(self.sight)
