@@ -55,7 +55,7 @@ def test_standings_are_of_the_runs_that_are_done(tmp_path):
             folder.mkdir(parents=True)
             write(folder / "result.json", done[run.algo, run.seed])
     (standing,) = standings(runs, tmp_path)
-    assert standing.algo == "gmdqn"
+    assert standing.name == "gmdqn"
     assert standing.scores.tolist() == [1.0, 3.0]
     assert standing.summary.value == 2.0
     assert standing.curve.tolist() == [[0.0, 1.0], [2.0, 3.0]]

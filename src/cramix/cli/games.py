@@ -17,6 +17,7 @@ from cramix.cli.refusal import Refusal
 from cramix.plot import require_matplotlib
 from cramix.plot.learning import Curve, learning_curves
 from cramix.rl import ALGORITHMS
+from cramix.rl.ablation import ablation
 from cramix.rl.comparison import Standing, compare, curve_intervals, plan
 from cramix.rl.training import Run, write
 
@@ -42,11 +43,26 @@ def contest(
         runs = plan(games, {algo: count for algo, count in counts.items() if count}, episodes=episodes)
     except ValueError as error:
         raise Refusal(str(error)) from None
-    standings = _trained(runs, out, workers, device)
+    _report(_trained(runs, out, workers, device), out, "algorithm")
+
+
+def vary(game: str, steps: int, out: Path, seeds: int, episodes: int, workers: int | None, device: str | None) -> None:
+    """Train GMDQN with each of its choices made otherwise, and print how these stand."""
+    try:
+        runs = ablation(game, steps, seeds, episodes=episodes)
+    except ValueError as error:
+        raise Refusal(str(error)) from None
+    _report(_trained(runs, out, workers, device), out, "variation")
+
+
+def _report(standings: list[Standing], out: Path, kind: str) -> None:
+    """Print tables, draw curves where there are some, and write the figures to a file."""
     console = Console()
-    for game in games:
+    for game in dict.fromkeys(standing.env for standing in standings):
         rows = [standing for standing in standings if standing.env == game]
-        console.print(_table(game, rows))
+        console.print(_table(game, rows, kind))
+        if not all(len(standing.steps) for standing in rows):
+            continue
         picture = out / f"{game}.png"
         with replacing(picture) as file:
             _curves(game, rows).savefig(file, format="png", dpi=150)
@@ -68,7 +84,7 @@ def _trained(runs: list[Run], out: Path, workers: int | None, device: str | None
 
         def tell(run: Run, result: dict[str, Any]) -> None:
             progress.advance(task)
-            console.print(f"{run.env}  {run.algo}  seed {run.seed}: {result['mean']:.1f} ± {result['std']:.1f}")
+            console.print(f"{run.env}  {run.name}  seed {run.seed}: {result['mean']:.1f} ± {result['std']:.1f}")
 
         try:
             return compare(runs, out, workers, tell, device)
@@ -77,29 +93,29 @@ def _trained(runs: list[Run], out: Path, workers: int | None, device: str | None
             raise
 
 
-def _table(game: str, standings: list[Standing]) -> Table:
-    columns = "algorithm", "seeds", "IQM", "95 %", "worst", "best", "numbers", "minutes"
+def _table(game: str, standings: list[Standing], kind: str) -> Table:
+    columns = kind, "seeds", "IQM", "95 %", "worst", "best", "numbers", "minutes"
     table = Table(*columns, title=f"{game}: interquartile mean (IQM) of the last agents")
     for s in sorted(standings, key=lambda standing: -standing.summary.value):
         value, low, high = (f"{x:.1f}" for x in s.summary)
         worst, best = f"{s.scores.min():.1f}", f"{s.scores.max():.1f}"
         cost = str(s.parameters), f"{s.seconds / 60:.1f}"
-        table.add_row(s.algo, str(len(s.scores)), value, f"{low} to {high}", worst, best, *cost)
+        table.add_row(s.name, str(len(s.scores)), value, f"{low} to {high}", worst, best, *cost)
     return table
 
 
 def _curves(game: str, standings: list[Standing]) -> Figure:
     curves = {}
-    for standing in sorted(standings, key=lambda s: s.algo != _OURS):
+    for standing in sorted(standings, key=lambda s: s.name != _OURS):
         middle, low, high = np.array(list(curve_intervals(standing))).T
-        curves[standing.algo] = Curve(standing.steps, middle, low, high)
+        curves[standing.name] = Curve(standing.steps, middle, low, high)
     return learning_curves(curves, title=f"{game}, interquartile mean over seeds", ylabel="return, 10 episodes")
 
 
 def _words(standing: Standing) -> dict[str, Any]:
     return {
         "env": standing.env,
-        "algo": standing.algo,
+        "name": standing.name,
         "scores": standing.scores.tolist(),
         "interquartile_mean": standing.summary._asdict(),
         "parameters": standing.parameters,

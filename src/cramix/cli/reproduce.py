@@ -20,7 +20,6 @@ from cramix.plot import require_matplotlib
 
 # Environments of the comparison of Q-learners, and how long agents learn in each.
 _GAMES = {"LunarLander-v3": 300_000, "CartPole-v1": 50_000, "Acrobot-v1": 50_000}
-_FOLDER = Path("lunarlander")
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -87,3 +86,21 @@ def lunarlander(
 
     games = {name: steps or _GAMES.get(name, 300_000) for name in env or _GAMES}
     contest(games, out, algo, seeds, rival_seeds, episodes, workers, device)
+
+
+@app.command()
+def ablation(
+    out: Annotated[Path, typer.Option(help="The folder for runs and table; goes on with what is there.")] = Path(
+        "ablation"
+    ),
+    seeds: Annotated[int, typer.Option(help="Seeds of each variation.", min=1)] = 5,
+    env: Annotated[str, typer.Option(help="The environment.")] = "LunarLander-v3",
+    steps: Annotated[int, typer.Option(help="Environment steps of a run.", min=1)] = 300_000,
+    episodes: Annotated[int, typer.Option(help="Episodes that the last agent of a run plays.", min=1)] = 100,
+    workers: Annotated[int | None, typer.Option(help="Processes at a time; all cores by default.", min=1)] = None,
+    device: Annotated[str | None, typer.Option(help="cuda trains all seeds of a variation together.")] = None,
+) -> None:
+    """Train GMDQN with each choice of its defaults made otherwise, and compare the last agents: hours."""
+    from cramix.cli.games import vary
+
+    vary(env, steps, out, seeds, episodes, workers, device)

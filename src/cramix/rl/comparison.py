@@ -22,11 +22,11 @@ _RANGES = {"LunarLander-v3": (-300, 300), "CartPole-v1": (0, 100), "Acrobot-v1":
 
 
 class Standing(NamedTuple):
-    """What an algorithm has reached on an environment.
+    """What an algorithm, or a variation of it, has reached on an environment.
 
     Args:
         env: name of the environment.
-        algo: name of the algorithm.
+        name: of its runs.
         scores: mean return of the last agent of each seed, `(seeds)`.
         summary: their interquartile mean.
         parameters: of the network.
@@ -36,7 +36,7 @@ class Standing(NamedTuple):
     """
 
     env: str
-    algo: str
+    name: str
     scores: np.ndarray
     summary: Interval
     parameters: int
@@ -72,7 +72,7 @@ def _settings(env: str, algo: str) -> dict[str, Any]:
 
 def place(run: Run, folder: str | Path) -> Path:
     """Return the folder of a run inside that of a comparison."""
-    return Path(folder) / run.env.replace("/", "-") / run.algo / f"seed-{run.seed}"
+    return Path(folder) / run.env.replace("/", "-") / run.name.replace("/", "-") / f"seed-{run.seed}"
 
 
 def compare(
@@ -102,7 +102,7 @@ def compare(
     with ProcessPoolExecutor(count, context, max_tasks_per_child=1) as pool:
         try:
             jobs = [[run] for run in waiting] if device is None else _groups(waiting)
-            share = None if device is None else max(1, (os.cpu_count() or 1) // min(count or 1, len(jobs) or 1) - 1)
+            share = None if device is None else max(1, (os.cpu_count() or 1) // min(count or 1, len(jobs) or 1))
             pending = {pool.submit(_work, job, [place(run, folder) for run in job], device, share): job for job in jobs}
             while pending:
                 done, _ = wait(pending, return_when=FIRST_COMPLETED)
@@ -143,17 +143,17 @@ def standings(runs: Sequence[Run], folder: str | Path) -> list[Standing]:
     for run in runs:
         path = place(run, folder) / "result.json"
         if path.exists():
-            found.setdefault((run.env, run.algo), []).append(read(path))
-    return [_standing(env, algo, results) for (env, algo), results in found.items()]
+            found.setdefault((run.env, run.name), []).append(read(path))
+    return [_standing(env, name, results) for (env, name), results in found.items()]
 
 
-def _standing(env: str, algo: str, results: list[dict[str, Any]]) -> Standing:
+def _standing(env: str, name: str, results: list[dict[str, Any]]) -> Standing:
     scores = np.array([result["mean"] for result in results])
     points = min(len(result["curve"]) for result in results)
     curves = [[row.get("mean", np.nan) for row in result["curve"][:points]] for result in results]
     return Standing(
         env,
-        algo,
+        name,
         scores,
         interval(scores),
         results[0]["parameters"],

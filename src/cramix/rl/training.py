@@ -37,6 +37,7 @@ class Run:
         interval: steps between checkpoints; an interrupted run loses at most one.
         curve_episodes: played at each checkpoint, for the learning curve.
         episodes: played by the last agent.
+        label: what the run is called in a comparison; by its algorithm if empty.
     """
 
     env: str
@@ -48,6 +49,7 @@ class Run:
     interval: int = 25_000
     curve_episodes: int = 10
     episodes: int = 100
+    label: str = ""
 
     def __post_init__(self):
         from cramix.rl import ALGORITHMS
@@ -58,6 +60,11 @@ class Run:
         check_integer("curve_episodes", self.curve_episodes, 0)
         if self.env not in gymnasium.registry:
             raise ValueError(f"env must be the name of a registered environment; got {self.env!r}. Try LunarLander-v3.")
+
+    @property
+    def name(self) -> str:
+        """What the run is called in a comparison."""
+        return self.label or self.algo
 
     def algorithm(self) -> type[DistributionalDQN]:
         """Return the class of the algorithm."""

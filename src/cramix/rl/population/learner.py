@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -90,38 +90,3 @@ def _gradients(
 
     gradients = grad(loss)(vectors)
     return shortened(gradients, length(gradients), objective.max_grad_norm)
-
-
-class Recorded:
-    """A function without arguments that is recorded on one of its first calls on a GPU, and replayed after that.
-
-    Args:
-        function: works on tensors that stay where they are.
-        device: elsewhere than on a GPU the function is just called.
-        generator: of the random numbers it draws.
-    """
-
-    def __init__(self, function: Callable[[], Any], device: torch.device, generator: torch.Generator | None = None):
-        self.function, self.device, self.generator = function, device, generator
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._returned: Any = None
-        self._calls = 0
-
-    def __call__(self) -> Any:
-        """Call the function; what it returns is overwritten by the next call."""
-        self._calls += 1
-        if self.device.type != "cuda" or self._calls <= 3:
-            return self.function()  # the first calls make what must not be made while recording
-        if self._graph is None:
-            self._graph = self._recorded()
-        self._graph.replay()
-        return self._returned
-
-    def _recorded(self) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        if self.generator is not None:
-            graph.register_generator_state(self.generator)
-        torch.cuda.synchronize(self.device)
-        with torch.cuda.graph(graph):
-            self._returned = self.function()
-        return graph

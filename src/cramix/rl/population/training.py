@@ -14,8 +14,9 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from cramix.rl.algorithm import DistributionalDQN, return_scale
 from cramix.rl.evaluation import FIRST_SEED
+from cramix.rl.population.device import Mirror, Recorded
 from cramix.rl.population.environments import Environments, Seen
-from cramix.rl.population.learner import PopulationLearner, Recorded
+from cramix.rl.population.learner import PopulationLearner
 from cramix.rl.population.memory import Memory
 from cramix.rl.replay import discounted_returns
 from cramix.rl.settings import Settings
@@ -104,14 +105,14 @@ class _Population:
         self.memory = Memory(len(runs), envs.width, s.buffer_size, s.gamma, s.n_steps, device)
         self.generator = torch.Generator(device).manual_seed(runs[0].seed)
         self.seeds = [run.seed for run in runs]
-        self.sight = torch.zeros(len(runs), envs.width, device=device)
+        self.sight = Mirror(len(runs), envs.width, device=device)
         self.exploration = torch.ones((), device=device)
-        self.actions = torch.zeros(len(runs), dtype=torch.long, device=device)
-        self.rows = torch.zeros(len(runs), 2 * envs.width + 4, device=device)
+        self.actions = Mirror(len(runs), dtype=torch.long, device=device)
+        self.rows = Mirror(len(runs), 2 * envs.width + 4, device=device)
         self._gradients = Recorded(self._learn_from_memory, device, self.generator)
         self._act = Recorded(self._choose, device, self.generator)
         self._best = Recorded(self._choose_best, device)
-        self._add = Recorded(lambda: self.memory.add(self.rows), device)
+        self._add = Recorded(lambda: self.memory.add(self.rows.tensor), device)
         self.step = 0
 
     def learn(self, steps: int, tell: Tell | None) -> None:
@@ -120,11 +121,11 @@ class _Population:
         told = time.monotonic()
         for _ in range(steps):
             before = now.copy()
-            self.sight.copy_(torch.from_numpy(before))
+            self.sight.send(before)
             remaining = 1 - self.step / self.run.steps
             self.exploration.fill_(self._rate_of_exploration())
             self._act()
-            actions = self.actions.cpu().numpy()
+            actions = self.actions.fetch()
             self.envs.start(actions)
             if self.step > self.settings.learning_starts:
                 self.learner.update(self._gradients(), self.settings.rate(remaining))  # while the environments step
@@ -147,9 +148,9 @@ class _Population:
             now = self.envs.reset([FIRST_SEED + seed + episode] * agents)
             total[:], playing = 0.0, np.ones(agents, bool)
             while playing.any():
-                self.sight.copy_(torch.from_numpy(now.copy()))
+                self.sight.send(now)
                 self._best()
-                self.envs.start(self.actions.cpu().numpy())
+                self.envs.start(self.actions.fetch())
                 seen = self.envs.seen()
                 total += np.where(playing, seen.rewards, 0.0)
                 ending = playing & (seen.ended > 0)
@@ -175,20 +176,19 @@ class _Population:
         return self.learner.gradients(self.memory, uniform)
 
     def _choose(self) -> None:
-        best = self.learner.best(self.sight)
+        best = self.learner.best(self.sight.tensor)
         explores = torch.rand(best.shape, generator=self.generator, device=self.device) < self.exploration
         others = torch.randint(self.envs.actions, best.shape, generator=self.generator, device=self.device)
-        self.actions.copy_(torch.where(explores, others, best))
+        self.actions.tensor.copy_(torch.where(explores, others, best))
 
     def _choose_best(self) -> None:
-        self.actions.copy_(self.learner.best(self.sight))
+        self.actions.tensor.copy_(self.learner.best(self.sight.tensor))
 
     def _remember(self, before: np.ndarray, actions: np.ndarray, seen: Seen) -> None:
         if not np.isfinite(seen.rewards).all():
             raise ValueError(f"rewards must be finite; got {seen.rewards}. Mend the environment.")
         numbers = (actions, seen.rewards, seen.terminated, seen.ended)
-        rows = np.concatenate([before, seen.after, np.stack(numbers, -1).astype(np.float32)], -1)
-        self.rows.copy_(torch.from_numpy(rows))
+        self.rows.send(np.concatenate([before, seen.after, np.stack(numbers, -1)], -1))
         self._add()
 
     def _choose_units(self) -> None:

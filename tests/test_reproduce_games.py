@@ -1,14 +1,17 @@
-"""`cramix reproduce lunarlander`, on a small game: runs, a table, curves, and what is done stays done."""
+"""`cramix reproduce lunarlander` and `ablation`, on a small game: runs, a table, curves; what is done stays done."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
 from cramix.cli.app import app
+from cramix.rl import GMDQN
+from cramix.rl.ablation import PAPER, VARIATIONS
 
 
 def run(folder: Path, *more: str) -> tuple[int, str, str]:
@@ -30,7 +33,7 @@ def test_the_comparison_is_told_drawn_and_not_run_twice(tmp_path: Path) -> None:
         "CartPole-v1/gmdqn/seed-1",
         "CartPole-v1/ddqn/seed-0",
     }
-    standings = {row["algo"]: row for row in json.loads((tmp_path / "standings.json").read_text())}
+    standings = {row["name"]: row for row in json.loads((tmp_path / "standings.json").read_text())}
     means = [json.loads(path.read_text())["mean"] for path in sorted(tmp_path.glob("CartPole-v1/gmdqn/*/result.json"))]
     assert standings["gmdqn"]["scores"] == means
     with Image.open(tmp_path / "CartPole-v1.png") as picture:
@@ -46,3 +49,24 @@ def test_unknown_algorithms_and_games_are_refused(tmp_path: Path) -> None:
     code, _, error = run(tmp_path, "--env", "Chess-v0")
     assert code == 2
     assert "Chess-v0" in error
+
+
+def test_variations_are_compared_with_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(VARIATIONS)[2:]:
+        monkeypatch.delitem(VARIATIONS, name)
+    arguments = ["reproduce", "ablation", "--out", str(tmp_path), "--env", "CartPole-v1", "--steps", "60"]
+    options = ["--seeds", "1", "--episodes", "2", "--device", "cpu", "--workers", "2"]
+    found = CliRunner().invoke(app, [*arguments, *options], env={"COLUMNS": "120"})
+    assert found.exit_code == 0, found.stderr
+    rows = {row["name"]: row for row in json.loads((tmp_path / "standings.json").read_text())}
+    assert set(rows) == {"default", "1 step", PAPER}
+    assert rows["default"]["parameters"] > rows[PAPER]["parameters"]
+    told = json.loads((tmp_path / "CartPole-v1" / "1 step" / "seed-100" / "run.json").read_text())
+    assert told["settings"] == {"n_steps": 1}
+
+
+@pytest.mark.parametrize("name", VARIATIONS)
+def test_every_variation_changes_the_settings(name: str) -> None:
+    default = GMDQN("MlpPolicy", "CartPole-v1", device="cpu").settings
+    varied = GMDQN("MlpPolicy", "CartPole-v1", device="cpu", **VARIATIONS[name]).settings
+    assert (varied == default) == (name == "default")
