@@ -28,11 +28,13 @@ class Parts(NamedTuple):
 
     def of(self, actions: Tensor) -> Parts:
         """Return the parts of one action a row, `(batch, k)`; actions are `(batch)`."""
-        rows = torch.arange(len(actions), device=actions.device)
-        shape = self.means.shape
+        batch, n = self.means.shape[:2]
+        chosen = torch.arange(n, device=actions.device) == actions.unsqueeze(-1)
 
+        # Not `x[rows, actions]`, whose derivative adds at indices: compiled for several threads of a CPU it may add at
+        # wrong places, even outside of the tensor (torch 2.13, github.com/pytorch/pytorch/issues/191837).
         def pick(x: Tensor) -> Tensor:
-            return x.expand(*shape[:2], *x.shape[2:])[rows, actions]
+            return torch.where(chosen.view(batch, n, *(1 for _ in x.shape[2:])), x, 0).sum(1)
 
         extra = None if self.extra is None else pick(self.extra)
         return Parts(pick(self.weights), pick(self.means), pick(self.scales), extra)

@@ -1,0 +1,64 @@
+"""Compiled updates: no algorithm adds at indices, and a compiled gradient is that of plain autograd."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch._dynamo.backends.common import aot_autograd
+
+from cramix.rl import ALGORITHMS
+from cramix.rl.learner import can_compile
+from tests.rl.test_learner import batch, learner
+
+# In a process of its own: what it guards against may end the process. On two threads, for one adds without atomics.
+# Kernels are kept in torch's cache, so that only the first run takes the time to compile them.
+GRADIENTS = """
+import torch
+from torch.func import grad
+from cramix.rl.jt import JensenTsallisReturns
+from cramix.rl.returns import Parts
+
+torch.set_num_threads(2)
+torch.manual_seed(0)
+layer = JensenTsallisReturns(2, 4, floor=0.05)
+features, actions = torch.randn(64, 2), torch.randint(4, (64,))
+target = Parts(torch.rand(64, 3).softmax(-1), torch.randn(64, 3), torch.rand(64, 3))
+
+def loss(x):
+    return layer.loss(layer(x).of(actions), target).mean()
+
+with torch.no_grad():
+    compiled = torch.compile(grad(loss), fullgraph=True, dynamic=False)(features)
+x = features.clone().requires_grad_()
+(truth,) = torch.autograd.grad(loss(x), x)
+torch.testing.assert_close(compiled, truth)
+print("agree")
+"""
+
+
+@pytest.mark.skipif(not can_compile(torch.device("cpu")), reason="there is no C++ compiler")
+def test_compiled_gradients_on_two_threads_are_those_of_autograd() -> None:
+    done = subprocess.run([sys.executable, "-c", GRADIENTS], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "agree\n"), done.stderr
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_no_algorithm_adds_at_indices(algo: str) -> None:
+    # Inductor of torch 2.13 may add at wrong places, see Parts.of. This needs no C++ compiler.
+    called: set[str] = set()
+
+    def look(graph: torch.fx.GraphModule, inputs: object) -> object:
+        called.update(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    learn, *_ = learner(algo)
+    backend = aot_autograd(fw_compiler=look)
+    gradient = torch.compile(learn.objective.gradient, backend=backend, dynamic=False, fullgraph=True)
+    with torch.no_grad():
+        gradient(learn.vectors, learn.targets, batch(), learn.unit)
+    assert any("addmm" in name for name in called)
+    adding = ("index_put", "index_add", "scatter_add", "scatter_reduce", "embedding_dense_backward")
+    assert not [name for name in called if any(word in name for word in adding)]
