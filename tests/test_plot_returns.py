@@ -17,7 +17,7 @@ from scipy import integrate, stats
 from cramix import NormalMixture
 from cramix.plot import Curve, episode_panels, film, learning_curves, return_distributions, write_video
 from cramix.plot.figure import COMPONENTS, DENSITY
-from cramix.rl.episode import Moment
+from cramix.rl.runs.episode import Moment
 from tests.refusals import refuses
 
 D = torch.float64

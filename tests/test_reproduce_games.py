@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from cramix.cli.app import app
 from cramix.rl import GMDQN
-from cramix.rl.ablation import PAPER, VARIATIONS
+from cramix.rl.runs.ablation import PAPER, VARIATIONS
 
 
 def run(folder: Path, *more: str) -> tuple[int, str, str]:

@@ -24,7 +24,7 @@ from cramix.cli.app import app
 from cramix.cli.changes import changes
 from cramix.cli.refusal import Refusal
 from cramix.rl import ALGORITHMS, GMDQN, pretrained
-from cramix.rl.evaluation import evaluate
+from cramix.rl.runs.evaluation import evaluate
 
 SMALL = ["--set", "policy_kwargs.net_arch=[16]", "--set", "learning_starts=100", "--set", "returns.components=2"]
 RUN = ["CartPole-v1", "--steps", "500", "--interval", "200", "--episodes", "4", "--seed", "3", *SMALL]

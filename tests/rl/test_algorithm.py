@@ -16,8 +16,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from cramix import NormalMixture
 from cramix.rl import ALGORITHMS, GMDQN
 from cramix.rl.algorithm import return_scale
-from cramix.rl.evaluation import evaluate
-from cramix.rl.objective import METRICS
+from cramix.rl.learning.objective import METRICS
+from cramix.rl.runs.evaluation import evaluate
 from tests.rl.games import QUICK, Fork, Steps
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from cramix.rl.c51 import CategoricalReturns
-from cramix.rl.ddqn import ExpectedReturns
+from cramix.rl.agents.c51 import CategoricalReturns
+from cramix.rl.agents.ddqn import ExpectedReturns
 from cramix.rl.returns import Parts
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cramix.rl.comparison import compare, place, plan, standings
-from cramix.rl.statistics import interquartile_mean, interval
-from cramix.rl.training import write
+from cramix.rl.runs.comparison import compare, place, plan, standings
+from cramix.rl.runs.statistics import interquartile_mean, interval
+from cramix.rl.runs.training import write
 
 
 def test_interquartile_mean_leaves_out_a_quarter_at_each_end():

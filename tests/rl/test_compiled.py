@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 
 from cramix.rl import ALGORITHMS
-from cramix.rl.learner import can_compile
+from cramix.rl.learning.learner import can_compile
 from tests.rl.test_learner import batch, learner
 
 # In a process of its own: what it guards against may end the process. On two threads, for one adds without atomics.
@@ -18,7 +18,7 @@ from tests.rl.test_learner import batch, learner
 GRADIENTS = """
 import torch
 from torch.func import grad
-from cramix.rl.jt import JensenTsallisReturns
+from cramix.rl.agents.jt import JensenTsallisReturns
 from cramix.rl.returns import Parts
 
 torch.set_num_threads(2)

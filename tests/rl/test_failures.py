@@ -10,7 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
 from cramix.rl import ALGORITHMS, GMDQN
-from cramix.rl.evaluation import evaluate
+from cramix.rl.runs.evaluation import evaluate
 from tests.refusals import refuses
 from tests.rl.games import QUICK, Broken, Steps
 

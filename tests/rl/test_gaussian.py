@@ -8,9 +8,9 @@ import scipy.integrate
 import scipy.stats
 import torch
 
-from cramix.rl.gmdqn import GMDQN, CramerReturns
-from cramix.rl.jt import JensenTsallisReturns
-from cramix.rl.nll import LikelihoodReturns
+from cramix.rl.agents.gmdqn import GMDQN, CramerReturns
+from cramix.rl.agents.jt import JensenTsallisReturns
+from cramix.rl.agents.nll import LikelihoodReturns
 from cramix.rl.returns import Parts
 
 HEADS = [CramerReturns, JensenTsallisReturns, LikelihoodReturns]

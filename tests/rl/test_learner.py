@@ -13,9 +13,9 @@ from torch.nn.functional import smooth_l1_loss
 
 from cramix import NormalMixture, cramer_loss
 from cramix.rl import ALGORITHMS, Settings
-from cramix.rl.learner import Learner
+from cramix.rl.learning.learner import Learner
+from cramix.rl.learning.objective import METRICS
 from cramix.rl.network import ReturnNetwork
-from cramix.rl.objective import METRICS
 from cramix.rl.replay import Transitions
 from cramix.rl.risk import parse_risk
 

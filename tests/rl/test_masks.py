@@ -8,9 +8,9 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from cramix.rl import GMDQN, MaskedActions
-from cramix.rl.evaluation import evaluate
 from cramix.rl.exploration import Exploration
 from cramix.rl.masks import allowed, without_mask
+from cramix.rl.runs.evaluation import evaluate
 from tests.refusals import refuses
 from tests.rl.games import QUICK, Gates, Steps
 

@@ -8,7 +8,7 @@ from stable_baselines3.common.preprocessing import preprocess_obs
 from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor
 from torch import nn
 
-from cramix.rl.ddqn import ExpectedReturns
+from cramix.rl.agents.ddqn import ExpectedReturns
 from cramix.rl.network import ReturnNetwork
 
 KINDS = [

@@ -8,13 +8,13 @@ import torch
 from gymnasium import spaces
 
 from cramix.rl import ALGORITHMS, GMDQN
-from cramix.rl.evaluation import evaluate
 from cramix.rl.population.environments import Environments
 from cramix.rl.population.learner import PopulationLearner
 from cramix.rl.population.memory import Memory
 from cramix.rl.population.training import train_together
 from cramix.rl.replay import Replay, Transitions
-from cramix.rl.training import Run
+from cramix.rl.runs.evaluation import evaluate
+from cramix.rl.runs.training import Run
 
 SMALL = {"policy_kwargs": {"net_arch": [16, 16]}, "batch_size": 8, "learning_starts": 50}
 

@@ -11,9 +11,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from cramix.rl import training
-from cramix.rl.evaluation import evaluate
-from cramix.rl.training import Run, train
+from cramix.rl.runs import training
+from cramix.rl.runs.evaluation import evaluate
+from cramix.rl.runs.training import Run, train
 from tests.refusals import refuses
 
 SETTINGS = {
@@ -128,7 +128,7 @@ def test_killed_between_checkpoints(truth, step, tmp_path, monkeypatch):
 def test_killed_by_the_system(truth, tmp_path):
     code = f"""
 import os, signal, itertools, torch
-from cramix.rl import training
+from cramix.rl.runs import training
 torch.set_num_threads(1)
 clock = itertools.count()
 training.time.monotonic = lambda: float(next(clock))

@@ -23,7 +23,8 @@ class Agent(NamedTuple):
 
 def read(name: str) -> Agent:
     """Return the agent of a folder that `cramix train` has written, or a pretrained one; a `Refusal` if neither."""
-    from cramix.rl import ALGORITHMS, GMDQN, pretrained, training
+    from cramix.rl import ALGORITHMS, GMDQN, pretrained
+    from cramix.rl.runs import training
 
     folder = Path(name)
     if name in pretrained.names() and not folder.is_dir():

@@ -17,9 +17,9 @@ from cramix.cli.refusal import Refusal
 from cramix.plot import require_matplotlib
 from cramix.plot.learning import Curve, learning_curves
 from cramix.rl import ALGORITHMS
-from cramix.rl.ablation import ablation
-from cramix.rl.comparison import Standing, compare, curve_intervals, plan
-from cramix.rl.training import Run, write
+from cramix.rl.runs.ablation import ablation
+from cramix.rl.runs.comparison import Standing, compare, curve_intervals, plan
+from cramix.rl.runs.training import Run, write
 
 _OURS = "gmdqn"
 

@@ -43,8 +43,9 @@ def play(
         _check_film(out)
     if picture is not None:
         check_output(picture, _PICTURES)
-    from cramix.rl import episode as episodes_of
-    from cramix.rl import evaluation, parse_risk
+    from cramix.rl import parse_risk
+    from cramix.rl.runs import episode as episodes_of
+    from cramix.rl.runs import evaluation
 
     torch.set_num_threads(1)  # small networks are fastest so
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")

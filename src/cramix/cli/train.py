@@ -50,7 +50,7 @@ def train(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")] = False,
 ) -> None:
     """Train an agent in a folder, or go on with the run that is there."""
-    from cramix.rl import training
+    from cramix.rl.runs import training
 
     torch.set_num_threads(threads)
     if out.exists() and not out.is_dir():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from cramix.rl.episode import Moment
+    from cramix.rl.runs.episode import Moment
 
 # Pixels: the least height of a picture, so that words fit in, and the width of the distributions beside it.
 _LEAST_HEIGHT = 360
@@ -35,8 +35,8 @@ def episode_panels(
     """Draw some moments of an episode, each a picture of the environment above the returns of all actions.
 
     Args:
-        moments: as `cramix.rl.episode.play` gives them, or others with the fields `step`, `frame`, `returns`, `action`
-            and `score`.
+        moments: as `cramix.rl.runs.episode.play` gives them, or others with the fields `step`, `frame`, `returns`,
+            `action` and `score`.
         names: of the actions; their numbers if None.
         count: of the moments to draw, from the first to the last, evenly apart.
         columns: of the grid.

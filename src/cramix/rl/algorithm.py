@@ -16,10 +16,10 @@ from stable_baselines3.common.utils import LinearSchedule
 from cramix.mixture import NormalMixture
 from cramix.rl import file
 from cramix.rl.exploration import Exploration
-from cramix.rl.learner import Learner, can_compile
+from cramix.rl.learning.learner import Learner, can_compile
+from cramix.rl.learning.objective import METRICS
 from cramix.rl.masks import mask_of
 from cramix.rl.network import to_tensor
-from cramix.rl.objective import METRICS
 from cramix.rl.policy import CnnPolicy, MlpPolicy, MultiInputPolicy, ReturnPolicy
 from cramix.rl.replay import Replay
 from cramix.rl.returns import Returns

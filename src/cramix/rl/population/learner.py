@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from cramix.rl.learner import Learner
-from cramix.rl.objective import Objective, length, shortened
-from cramix.rl.optimizers import approach, make_optimizer, take_step
+from cramix.rl.learning.learner import Learner
+from cramix.rl.learning.objective import Objective, length, shortened
+from cramix.rl.learning.optimizers import approach, make_optimizer, take_step
 from cramix.rl.population.memory import Memory
 from cramix.rl.replay import Transitions
 from cramix.rl.returns import Parts

@@ -13,14 +13,14 @@ import torch
 from stable_baselines3.common.env_util import make_vec_env
 
 from cramix.rl.algorithm import DistributionalDQN, return_scale
-from cramix.rl.evaluation import FIRST_SEED
 from cramix.rl.population.device import Mirror, Recorded
 from cramix.rl.population.environments import Environments, Seen
 from cramix.rl.population.learner import PopulationLearner
 from cramix.rl.population.memory import Memory
 from cramix.rl.replay import discounted_returns
+from cramix.rl.runs.evaluation import FIRST_SEED
+from cramix.rl.runs.training import Run, conclude, curve_seed, start_seed
 from cramix.rl.settings import Settings
-from cramix.rl.training import Run, conclude, curve_seed, start_seed
 
 Tell = Callable[[int, dict[str, Any]], None]
 

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 
 from cramix.mixture import NormalMixture
-from cramix.rl.evaluation import FIRST_SEED
+from cramix.rl.runs.evaluation import FIRST_SEED
 
 if TYPE_CHECKING:
     from cramix.rl.algorithm import DistributionalDQN

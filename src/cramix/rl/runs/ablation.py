@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cramix.rl.training import Run
+from cramix.rl.runs.training import Run
 
 # Seeds of the comparison of algorithms start at 0; choices are made on others.
 FIRST_SEED = 100

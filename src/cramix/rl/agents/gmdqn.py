@@ -10,8 +10,8 @@ from torch import Tensor
 
 from cramix.loss import cramer_loss
 from cramix.rl import pretrained
+from cramix.rl.agents.gaussian import GaussianReturns
 from cramix.rl.algorithm import DistributionalDQN
-from cramix.rl.gaussian import GaussianReturns
 from cramix.rl.returns import Parts
 from cramix.rl.settings import Settings
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value
 
-from cramix.rl.bellman import bellman
-from cramix.rl.flat import FlatParameters
+from cramix.rl.learning.bellman import bellman
+from cramix.rl.learning.flat import FlatParameters
 from cramix.rl.masks import allowed, mask_of
 from cramix.rl.network import ReturnNetwork
 from cramix.rl.replay import Transitions

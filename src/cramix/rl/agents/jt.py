@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from cramix.loss import density_l2_loss
+from cramix.rl.agents.gaussian import GaussianReturns
 from cramix.rl.algorithm import DistributionalDQN
-from cramix.rl.gaussian import GaussianReturns
 from cramix.rl.returns import Parts
 from cramix.rl.settings import Settings
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cramix.rl.agents.quantiles import QuantileReturns
 from cramix.rl.algorithm import DistributionalDQN
-from cramix.rl.quantiles import QuantileReturns
 from cramix.rl.returns import Parts
 from cramix.rl.settings import Settings
 

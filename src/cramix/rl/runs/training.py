@@ -18,7 +18,7 @@ from cramix.atomic import replacing
 from cramix.checks import check_choice, check_integer
 from cramix.rl import file
 from cramix.rl.algorithm import DistributionalDQN
-from cramix.rl.evaluation import evaluate
+from cramix.rl.runs.evaluation import evaluate
 
 Tell = Callable[[int, dict[str, Any]], None]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cramix.rl.agents.quantiles import QuantileReturns
 from cramix.rl.algorithm import DistributionalDQN
-from cramix.rl.quantiles import QuantileReturns
 from cramix.rl.settings import Settings
 
 

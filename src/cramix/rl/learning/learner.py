@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cramix.rl.flat import FlatParameters
+from cramix.rl.learning.flat import FlatParameters
+from cramix.rl.learning.objective import Objective
+from cramix.rl.learning.optimizers import approach, make_optimizer, shares_of, take_step
 from cramix.rl.network import ReturnNetwork
-from cramix.rl.objective import Objective
-from cramix.rl.optimizers import approach, make_optimizer, shares_of, take_step
 from cramix.rl.replay import Transitions
 from cramix.rl.risk import Measure
 from cramix.rl.settings import Settings

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from cramix.checks import check_integer
+from cramix.rl.agents.quantiles import quantile_huber
 from cramix.rl.algorithm import DistributionalDQN
-from cramix.rl.quantiles import quantile_huber
 from cramix.rl.returns import Outputs, Parts, Returns
 from cramix.rl.settings import Settings
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cramix.rl.statistics import Interval, interval
-from cramix.rl.training import Run, read, train
+from cramix.rl.runs.statistics import Interval, interval
+from cramix.rl.runs.training import Run, read, train
 
 # Checkpoints of a run, and points of its learning curve.
 _POINTS = 12

@@ -1,0 +1,1 @@
+"""Whole runs: training in a folder, evaluation, comparisons of many."""
