@@ -52,8 +52,8 @@ class Settings:
     buffer_size: int = 100_000
     learning_starts: int = 1000
     batch_size: int = 128
-    tau: float = 1.0
-    target_update_interval: int = 200
+    tau: float = 0.005
+    target_update_interval: int = 1
     gamma: float = 0.99
     n_steps: int = 3
     train_freq: int | tuple[int, str] = 1

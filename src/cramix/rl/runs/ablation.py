@@ -20,7 +20,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "Lion, rate 5e-5": {"optimizer": "lion", "learning_rate": 5e-5},
     "weights' layer as it starts": {"fraction_learning_rate": 5e-9},
     "penalty for negative scales": {"returns": {"scales": "penalty"}},
-    "target follows by 0.005": {"tau": 0.005, "target_update_interval": 1},
+    "target copied every 200": {"tau": 1.0, "target_update_interval": 200},
     "unit of returns 1": {"return_scale": 1.0},
     "no limit on gradients": {"max_grad_norm": None},
     "2 x 128": {"policy_kwargs": {"net_arch": [128, 128]}},
