@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -94,8 +95,10 @@ def _trained(runs: list[Run], out: Path, workers: int | None, device: str | None
 
 
 def _table(game: str, standings: list[Standing], kind: str) -> Table:
-    columns = kind, "seeds", "IQM", "95 %", "worst", "best", "numbers", "minutes"
-    table = Table(*columns, title=f"{game}: interquartile mean (IQM) of the last agents")
+    columns = kind, "seeds", "IQM", "95 %", "worst", "best", "numbers", "min"
+    title = f"{game}: interquartile mean (IQM) of the last agents"
+    table = Table(*columns, title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.columns[0].no_wrap = True
     for s in sorted(standings, key=lambda standing: -standing.summary.value):
         value, low, high = (f"{x:.1f}" for x in s.summary)
         worst, best = f"{s.scores.min():.1f}", f"{s.scores.max():.1f}"
@@ -105,11 +108,20 @@ def _table(game: str, standings: list[Standing], kind: str) -> Table:
 
 
 def _curves(game: str, standings: list[Standing]) -> Figure:
-    curves = {}
+    curves, middles = {}, []
     for standing in sorted(standings, key=lambda s: s.name != _OURS):
-        middle, low, high = np.array(list(curve_intervals(standing))).T
+        # The last agents have played more episodes than those on the way.
+        on_the_way = list(curve_intervals(standing))[:-1]
+        middle, low, high = np.array([*on_the_way, standing.summary]).T
         curves[standing.name] = Curve(standing.steps, middle, low, high)
-    return learning_curves(curves, title=f"{game}, interquartile mean over seeds", ylabel="return, 10 episodes")
+        middles.append(middle)
+    least, most = np.min(middles), np.max(middles)
+    return learning_curves(
+        curves,
+        title=f"{game}, interquartile mean over seeds",
+        ylabel="return of a few episodes, of all at the end",
+        bottom=least - 0.1 * (most - least),  # an interval may reach much lower
+    )
 
 
 def _words(standing: Standing) -> dict[str, Any]:
