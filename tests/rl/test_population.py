@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 
 from cramix.rl import ALGORITHMS, GMDQN
+from cramix.rl.population.device import Mirror, Recorded
 from cramix.rl.population.environments import Environments
 from cramix.rl.population.learner import PopulationLearner
 from cramix.rl.population.memory import Memory
@@ -16,16 +17,17 @@ from cramix.rl.replay import Replay, Transitions
 from cramix.rl.runs.evaluation import evaluate
 from cramix.rl.runs.training import Run
 
+CPU = torch.device("cpu")
 SMALL = {"policy_kwargs": {"net_arch": [16, 16]}, "batch_size": 8, "learning_starts": 50}
 
 
-def filled_memory(agents: int, generator: torch.Generator) -> Memory:
-    memory = Memory(agents, 4, 40, 0.9, 3, torch.device("cpu"))
+def filled_memory(agents: int, generator: torch.Generator, device: torch.device = CPU) -> Memory:
+    memory = Memory(agents, 4, 40, 0.9, 3, device)
     for _ in range(40):
         rows = torch.randn(agents, 12, generator=generator)
         rows[:, 8] = torch.randint(2, (agents,), generator=generator)
         rows[:, 10:] = (torch.rand(agents, 1, generator=generator) < 0.2).float()
-        memory.add(rows)
+        memory.add(rows.to(device))
     return memory
 
 
@@ -88,6 +90,15 @@ def test_memory_draws_what_the_replay_of_each_agent_holds(n_steps):
         assert found == set(truth)
 
 
+def test_a_mirror_carries_numbers_both_ways():
+    mirror = Mirror(2, 3, device=CPU)
+    values = np.arange(6.0).reshape(2, 3)
+    mirror.send(values)
+    assert mirror.tensor.tolist() == values.tolist()
+    mirror.tensor.mul_(2)
+    assert mirror.fetch().tolist() == (2 * values).tolist()
+
+
 def test_a_cut_ends_the_returns_of_all_agents():
     memory = Memory(2, 1, 8, 0.5, 2, torch.device("cpu"))
     rows = torch.tensor([[0.0, 0.0, 0.0, 1.0, 0.0, 0.0]] * 2)
@@ -131,3 +142,29 @@ def test_settings_that_agents_cannot_share_are_refused(tmp_path):
 def test_environments_of_images_are_refused():
     with pytest.raises(ValueError, match="env must have vectors"):
         Environments("CarRacing-v3", 1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_recorded_and_compiled_updates_on_a_gpu_are_those_on_the_cpu(algo):
+    found = []
+    for device in ("cpu", "cuda"):
+        models = [ALGORITHMS[algo]("MlpPolicy", "CartPole-v1", seed=i, device=device, **SMALL) for i in range(3)]
+        population = PopulationLearner([model.learner for model in models], compiled=device == "cuda")
+        memory = filled_memory(3, torch.Generator().manual_seed(0), torch.device(device))
+        uniform = torch.zeros(3, 8, device=device)
+        gradients = Recorded(lambda p=population, m=memory, u=uniform: p.gradients(m, u), torch.device(device))
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(6):  # recorded at the fourth
+            uniform.copy_(torch.rand(3, 8, generator=generator))
+            population.update(gradients(), 1e-3)
+        found.append([vector.cpu() for vector in population.vectors])
+    for ours, truth in zip(*found, strict=True):
+        torch.testing.assert_close(ours, truth, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_runs_on_a_gpu_learn(tmp_path):
+    runs = [Run("CartPole-v1", steps=3000, seed=seed, interval=3000, episodes=5, curve_episodes=0) for seed in (0, 1)]
+    results = train_together(runs, [tmp_path / "0", tmp_path / "1"], "cuda", workers=1)
+    assert min(result["mean"] for result in results) > 60
