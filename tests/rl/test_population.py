@@ -133,9 +133,19 @@ def test_runs_that_differ_in_more_than_seeds_are_refused(tmp_path):
         train_together(runs, [tmp_path, tmp_path], "cpu")
 
 
+@pytest.mark.parametrize(("settings", "updates"), [({}, 249), ({"train_freq": 4}, 62), ({"gradient_steps": 2}, 498)])
+def test_updates_come_as_often_as_asked(tmp_path, monkeypatch, settings, updates):
+    """From step 51 to 299, after 50 at random."""
+    taken = []
+    monkeypatch.setattr(PopulationLearner, "update", lambda self, gradients, rate: taken.append(rate))
+    run = Run("CartPole-v1", steps=300, settings={**SMALL, **settings}, interval=300, episodes=1, curve_episodes=0)
+    train_together([run], [tmp_path], "cpu", workers=1)
+    assert len(taken) == updates
+
+
 def test_settings_that_agents_cannot_share_are_refused(tmp_path):
-    run = Run("CartPole-v1", steps=300, settings={"train_freq": 4})
-    with pytest.raises(ValueError, match="train_freq must be the default"):
+    run = Run("CartPole-v1", steps=300, settings={"train_freq": [1, "episode"]})
+    with pytest.raises(ValueError, match="train_freq must be one that agents follow in step"):
         train_together([run], [tmp_path], "cpu")
 
 

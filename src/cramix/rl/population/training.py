@@ -82,12 +82,12 @@ def _check(settings: Settings) -> None:
     """Require settings that all agents of a population can follow together."""
     wrong = {
         "risk": settings.risk != "mean",
-        "train_freq": settings.train_freq != 1,
-        "gradient_steps": settings.gradient_steps != 1,
+        "train_freq": isinstance(settings.train_freq, tuple) and settings.train_freq[1] != "step",
+        "gradient_steps": settings.gradient_steps < 1,
     }
     for name in (name for name, bad in wrong.items() if bad):
         raise ValueError(
-            f"{name} must be the default in a population; got {getattr(settings, name)!r}. Train one by one."
+            f"{name} must be one that agents follow in step; got {getattr(settings, name)!r}. Train one by one."
         )
 
 
@@ -105,6 +105,7 @@ class _Population:
         self.memory = Memory(len(runs), envs.width, s.buffer_size, s.gamma, s.n_steps, device)
         self.generator = torch.Generator(device).manual_seed(runs[0].seed)
         self.seeds = [run.seed for run in runs]
+        self.every = s.train_freq[0] if isinstance(s.train_freq, tuple) else s.train_freq
         self.sight = Mirror(len(runs), envs.width, device=device)
         self.exploration = torch.ones((), device=device)
         self.actions = Mirror(len(runs), dtype=torch.long, device=device)
@@ -127,8 +128,9 @@ class _Population:
             self._act()
             actions = self.actions.fetch()
             self.envs.start(actions)
-            if self.step > self.settings.learning_starts:
-                self.learner.update(self._gradients(), self.settings.rate(remaining))  # while the environments step
+            if self.step > self.settings.learning_starts and self.step % self.every == 0:
+                for _ in range(self.settings.gradient_steps):
+                    self.learner.update(self._gradients(), self.settings.rate(remaining))  # while environments step
             seen = self.envs.seen()
             self._remember(before, actions, seen)
             now = seen.now
