@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 import mpmath
+import numpy as np
 import pytest
 import scipy.integrate
 import torch
 
 from cramix.distance.multivariate.mean_norm import Rows
-from cramix.distance.multivariate.nodes import choose_nodes
+from cramix.distance.multivariate.nodes import choose_nodes, lattice, low_end
 from cramix.distance.multivariate.sides import Ellipsoids
 from tests.sliced_oracle import randn
 
@@ -111,6 +112,20 @@ def test_off_centre_with_condition_numbers(condition: float) -> None:
     for tolerance in TOLERANCES:
         values = length(torch.tensor([offset], dtype=torch.float64), variances, tolerance)
         assert close(values, [truth], tolerance + 1e-11)
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-6, *TOLERANCES, 1e-13])
+def test_the_low_end_stands_for_the_lattice_below(tolerance: float) -> None:
+    """Against the sum over the lattice, for a normal variable as long as it may be, and for one three times as long."""
+    end, one = low_end(0.8 * tolerance), torch.ones(1, dtype=torch.float64)
+    t = lattice(-300, 301, tolerance, one)[0].numpy()
+    step = 0.5 * math.log(t[-1] / t[-2])
+    errors = []
+    for length in (end.longest, 3 * end.longest):
+        rises, few = (-np.expm1(-0.5 * np.log1p(2 * nodes * length**2)) for nodes in (t, end.t))
+        errors.append(step / math.sqrt(math.pi) * abs((rises / np.sqrt(t)).sum() - end.weights @ few) / length)
+    assert errors[0] <= 0.8 * tolerance + 1e-14
+    assert errors[1] > tolerance
 
 
 @pytest.mark.parametrize("tolerance", TOLERANCES)

@@ -146,17 +146,19 @@ def check_mixture(weights: Tensor, means: Tensor, scales: Tensor) -> None:
 
 def _clearly_valid(weights: Tensor, means: Tensor, scales: Tensor) -> bool:
     """Whether a few reductions by NumPy show that a mixture is valid; if not, it may still be."""
-    w, m, s = numbers(weights), numbers(means), numbers(scales)
+    m, s = numbers(means), numbers(scales)
+    # The last is finite only if all means and scales are.
+    return _clearly_weights(weights) and float(_least(s, None)) >= 0 and abs(float(np.vdot(m, s))) <= _LARGEST
+
+
+def _clearly_weights(weights: Tensor) -> bool:
+    """Whether weights in reach of NumPy are >= 0 and sum to one for sure."""
+    w = numbers(weights)
     ones = _ones(w.shape[-1], w.dtype)
     excess = w.dot(ones) - ones[0]
-    # The first is within the tolerance only if every sum is; half of it, as torch may round sums differently. The last
-    # is finite only if all means and scales are.
-    return (
-        float(np.vdot(excess, excess)) <= 0.5 * weight_tolerance(weights) ** 2
-        and float(_least(w, None)) >= 0
-        and float(_least(s, None)) >= 0
-        and abs(float(np.vdot(m, s))) <= _LARGEST
-    )
+    # This is within the tolerance only if every sum is; half of it, as torch may round sums differently.
+    near = float(np.vdot(excess, excess)) <= 0.5 * weight_tolerance(weights) ** 2
+    return near and float(_least(w, None)) >= 0
 
 
 @lru_cache
@@ -172,6 +174,8 @@ def _lies_within(x: Tensor, low: float, high: float) -> bool:
 
 def check_weights(weights: Tensor) -> None:
     """Require weights >= 0 that sum to one along the last axis, up to rounding in their dtype."""
+    if 0 < weights.numel() <= _FEW and in_reach_of_numpy(weights) and _clearly_weights(weights):
+        return
     check_finite(weights=weights)
     if (weights < 0).any():
         raise ValueError(f"weights must be >= 0; got min {weights.min().item():.3g}. Use softmax, or from_logits.")

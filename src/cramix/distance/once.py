@@ -6,6 +6,7 @@ of that gradient is not, for the part moves.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
@@ -16,8 +17,9 @@ def once(result: Tensor, *parameters: Tensor) -> Tensor:
 
 
 def last_gradient(gradient: Tensor, *parameters: Tensor) -> Tensor:
-    """Return a gradient; its derivatives are an error, unless the parameters are constants."""
-    return _Last.apply(gradient, *parameters) if any(x.requires_grad for x in parameters) else gradient
+    """Return a gradient; its derivatives are an error, unless the parameters are constants or no graph is built."""
+    watched = torch.is_grad_enabled() and any(x.requires_grad for x in parameters)
+    return _Last.apply(gradient, *parameters) if watched else gradient
 
 
 class _Once(Function):

@@ -13,10 +13,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 from cramix.checks import in_transform, plain_eager
 from cramix.distance.multivariate.exact import Known, evaluate, points_energy
 from cramix.distance.multivariate.own_term import OwnTerm
-from cramix.distance.multivariate.sides import Components, Points, Side
-from cramix.distance.multivariate.transformable import pulled_back, transformable_energy
+from cramix.distance.multivariate.sides import Components, Factors, Given, Points
+from cramix.distance.multivariate.transformable import held, pulled_back, transformable_energy
 from cramix.distance.once import last_gradient
-from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture import Factor, MultivariateNormalMixture
 
 # The own energies of point sets and the own terms of mixtures met before, by the tensor of their places.
 _known: WeakIdKeyDictionary = WeakIdKeyDictionary()
@@ -33,25 +33,25 @@ def energy_distance(
     Without `target_term` the own energy of q, the last term, is left out: p is a mixture then, q points or a mixture
     that does not move.
     """
-    batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+    same = p.batch_shape == q.batch_shape
+    batch = p.batch_shape if same else torch.broadcast_shapes(p.batch_shape, q.batch_shape)
     if not batch.numel():
-        held = (x for side in (p, q) for x in (side.weights, side.means, side.covariance_kind.values))
-        return torch.stack([x.sum() for x in held]).sum().expand(batch)  # nothing, but with gradients
+        parts = (x for side in (p, q) for x in (side.weights, side.means, side.covariance_kind.values))
+        return torch.stack([x.sum() for x in parts]).sum().expand(batch)  # nothing, but with gradients
     if target_term and _belongs_second(p, q):
         p, q = q, p
     if not plain_eager():
-        p_kind, q_kind = (Points if side.only_points else Components for side in (p, q))
-        sides = _tensors(p, q, batch, p_kind), _tensors(q, p, batch, q_kind)
-        return transformable_energy(*sides, _may_move(p), _may_move(q), tolerance, target_term).reshape(batch)
+        sides = (p, q), (q, p)
+        flat_p, flat_q = (_tensors(a, b, batch, Points if a.only_points else Components) for a, b in sides)
+        return transformable_energy(flat_p, flat_q, _may_move(p), _may_move(q), tolerance, target_term).reshape(batch)
     known_p = known_q = None
     if not p.only_points:
         known_p, known_q = _own(p, batch, tolerance), _own(q, batch, tolerance) if target_term else _nothing(q, batch)
-    p_kind = Points if p.only_points else Components
-    q_kind = Points if q.only_points or (known_q is not None and q.covariance_kind.shared) else Components
+    p_kind, q_kind = _kind(p, False), _kind(q, known_q is not None)
     p_tensors, q_tensors = _tensors(p, q, batch, p_kind), _tensors(q, p, batch, q_kind)
     least = 0.0 if target_term else -math.inf
-    call = _Call(p_kind, q_kind, len(p_tensors), known_p, known_q, tolerance, least, torch.is_grad_enabled())
-    return _Energy.apply(call, *p_tensors, *q_tensors).reshape(batch)
+    call = _Call(p_kind, q_kind, len(p_tensors), known_p, known_q, tolerance, least, batch, torch.is_grad_enabled())
+    return _Energy.apply(call, *p_tensors, *q_tensors)
 
 
 def moves(side: MultivariateNormalMixture) -> bool:
@@ -72,16 +72,25 @@ def _belongs_second(p: MultivariateNormalMixture, q: MultivariateNormalMixture) 
     return not moves(p) and (moves(q) or p.n_components > q.n_components)
 
 
+def _kind(side: MultivariateNormalMixture, constant: bool) -> type[Given]:
+    """Return what a side is given as; one that stays the same is points if its components share a covariance."""
+    kind = side.covariance_kind
+    if side.only_points or (constant and kind.shared):
+        return Points
+    return Factors if isinstance(kind, Factor) else Components
+
+
 class _Call(NamedTuple):
     """What there is to know of a distance besides the tensors of both sides, of which p has n_p."""
 
-    p_kind: type[Side]
-    q_kind: type[Side]
+    p_kind: type[Given]
+    q_kind: type[Given]
     n_p: int
     known_p: Known | None
     known_q: Known | None
     tolerance: float
     least: float
+    batch: torch.Size
     derivatives: bool  # without gradients a tensor may still say that it requires one
 
 
@@ -100,8 +109,8 @@ class _Energy(Function):
                 p, q, call.known_p, call.known_q, call.tolerance, at_p=any(need[:n_p]), at_q=any(need[n_p:])
             )
         known = *(at_p or (None,) * n_p), *(at_q or (None,) * (len(tensors) - n_p))
-        ctx.save_for_backward(*tensors, *(None if x is None else x.clone() for x in known))
-        return value.clamp_min(call.least).to(tensors[0].dtype, copy=True)
+        ctx.save_for_backward(*tensors, *(None if x is None else held(x) for x in known))
+        return held(value).clamp_min_(call.least).to(tensors[0].dtype).view(call.batch)
 
     @staticmethod
     def backward(ctx, grad):
@@ -115,16 +124,22 @@ class _Energy(Function):
 
 
 def _tensors(
-    side: MultivariateNormalMixture, other: MultivariateNormalMixture, batch: torch.Size, kind: type[Side]
+    side: MultivariateNormalMixture, other: MultivariateNormalMixture, batch: torch.Size, kind: type[Given]
 ) -> tuple[Tensor, ...]:
     """Return weights, means and the spread, if there is one, as both sides have it, each with one flat batch axis."""
     rows = batch.numel()
     if kind is Points and side.batch_shape.numel() == 1:
         rows, batch = 1, side.batch_shape
-    weights = side.weights.expand(*batch, -1).reshape(rows, -1)
-    means = side.means.expand(*batch, -1, -1).reshape(rows, side.n_components, -1)
+    weights, means, same = side.weights, side.means, side.batch_shape == batch
+    if not same:
+        weights, means = weights.expand(*batch, -1), means.expand(*batch, -1, -1)
+    weights, means = weights.reshape(rows, -1), means.reshape(rows, side.n_components, -1)
     if side.only_points:
         return weights, means
+    if kind is Factors:
+        factors = side.covariance_kind.values
+        whole = (*batch, side.n_components, *factors.shape[-2:])
+        return weights, means, (factors if factors.shape == whole else factors.expand(whole)).reshape(rows, *whole[-3:])
     dense = not side.covariance_kind.axis_aligned or not (other.only_points or other.covariance_kind.axis_aligned)
     spread = side.covariance_kind.matrices(side.dim) if dense else side.covariance_kind.spread()
     if not dense and not other.only_points and other.covariance_kind.spread().shape[-1] > 1:
@@ -134,7 +149,8 @@ def _tensors(
         spread, k = spread.narrow(-1 - len(own), 0, 1), 1
     else:
         k = side.n_components
-    return weights, means, spread.expand(*batch, k, *own).reshape(rows, k, *own)
+    whole = (*batch, k, *own)
+    return weights, means, (spread if spread.shape == whole else spread.expand(whole)).reshape(rows, k, *own)
 
 
 def _nothing(side: MultivariateNormalMixture, batch: torch.Size) -> Known:
@@ -150,8 +166,9 @@ def _own(side: MultivariateNormalMixture, batch: torch.Size, tolerance: float) -
     """
     if moves(side) or not (side.only_points or side.n_components > _FEW):
         return None
-    shape = side.batch_shape
-    rows = torch.arange(shape.numel(), device=side.means.device).view(shape).expand(batch).reshape(-1)
+    shape, rows = side.batch_shape, None
+    if shape != batch:
+        rows = torch.arange(shape.numel(), device=side.means.device).view(shape).expand(batch).reshape(-1)
     return Known(_own_energy(side).view(-1) if side.only_points else _own_term(side, tolerance), rows)
 
 
@@ -177,7 +194,7 @@ def _own_term(mixture: MultivariateNormalMixture, tolerance: float) -> OwnTerm:
     known = _known_terms.get(mixture.means)
     if known is not None and known[3:5] == (type(kind), tolerance) and _same(known[:3], tensors):
         return known[5]
-    side = Points if kind.shared else Components
+    side = _kind(mixture, constant=True)
     with torch.no_grad():
         term = OwnTerm(side(*_tensors(mixture, mixture, mixture.batch_shape, side)), tolerance)
     _known_terms[mixture.means] = *(x.clone() for x in tensors), type(kind), tolerance, term

@@ -5,7 +5,7 @@ For `Z ~ N(delta, A)`, with `L(t) = E exp(-t |Z|^2)`, which is a product over th
     E|Z| = 1 / sqrt(pi) * integral_0^inf (1 - L(u^2)) / u^2 du.
 
 In `log u` the trapezoid rule converges geometrically, whatever A and delta are, so that one set of nodes serves all
-vectors of a distance. What the nodes leave out below is a multiple of `E|Z|^2`, what they leave out above a constant.
+vectors of a distance. What the nodes leave out below is a rule of Gauss, what they leave out above a constant.
 Here many vectors share a covariance; for one each see `pair_norm`.
 """
 
@@ -16,16 +16,17 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from cramix.distance.multivariate.nodes import Nodes
+from cramix.distance.multivariate.arrays import Array, as_like, diagonal, library, on_diagonal
+from cramix.distance.multivariate.nodes import Nodes, decay
 from cramix.distance.multivariate.sides import TINY, Ellipsoids
 from cramix.distance.scratch import Scratch
 from cramix.distance.underflow import LARGEST_EXPONENT
 
 # |difference of variances| * t below which divided differences give way to derivatives. For one t it would be about
-# cbrt(eps / 2); the mean t of points near and far stands for some that are 10 times as large.
-_NEAR = {torch.float32: 4e-4, torch.float64: 5e-7}
+# cbrt(eps / 2); the mean t of points near and far stands for some that are 10 times as large. Sums
+# in float32 round more than that, so there it is more.
+_NEAR = {torch.float32: 1e-3, torch.float64: 5e-7}
 _LOG2_E = math.log2(math.e)
 
 
@@ -46,45 +47,40 @@ class Rows:
     def __init__(
         self, nodes: Nodes, shapes: Ellipsoids, multiplicity: int, dtype: torch.dtype, derivatives: bool
     ) -> None:
-        variances, low = shapes.variances, nodes.low
+        lib, variances, low = library(shapes.variances), shapes.variances, nodes.low
         # A last node t = 0, where L = 1, is there for constants.
-        t, weights = (pad(x, (0, 1))[:, None, :, None] for x in (nodes.t, nodes.weights))  # (B, 1, Q, 1)
-        growth = t * (2 * variances).unsqueeze(2)  # (B, k, Q, g)
-        rates = t / (growth + 1)
-        log_l = growth.log1p_().sum(-1, keepdim=True).mul_(-0.5 * multiplicity)
-        columns = [-weights.expand_as(log_l)]
+        zero = lib.zeros_like(nodes.t[:, :1])
+        t, weights = (lib.concatenate((x, zero), -1) for x in (nodes.t, nodes.weights))
+        rates, log_l = decay(t, variances, multiplicity)
+        log_l, weights = log_l[:, :, None], weights[:, None, None]  # (B, k or 1, 1, Q)
+        rows = [lib.zeros_like(log_l) - weights]
         if derivatives:
-            slope = rates * (2 * weights)
-            columns += [slope, slope * rates]
-        table = torch.cat(columns, -1)  # (B, k, Q, 1 or 1 + 2g)
+            slope = 2 * weights * rates
+            rows += [slope, slope * rates]
+        table = lib.concatenate(rows, -2)  # (B, k, 1 or 1 + 2g, Q)
         # Where the weights are large L is close to 1, and L as such would lose the digits of 1 - L: there the sums are
         # over L - 1. Elsewhere they are over L, for the sake of the derivatives, as a power of two, for speed.
-        constants, linear = table[:, :, -1], nodes.linear[:, None, None]
-        torch.sum(table[:, :, :low], 2, out=constants)
-        constants[..., :1] = nodes.constant[:, None, None] + weights[:, :, low:].sum(2)
-        constants[..., :1] += linear * multiplicity * variances.sum(-1, keepdim=True)
-        constants[..., 1 : 1 + variances.shape[-1]] += 2 * linear
-        log_l[:, :, low:] *= _LOG2_E
-        rates[:, :, low:] *= _LOG2_E
-        self.low, self.dtype, self.multiplicity, self.derivatives = low, dtype, multiplicity, derivatives
-        self.log_l, self.rates = (x.flatten(0, 1).to(dtype) for x in (log_l, rates))
-        self.table = table.flatten(0, 1).mT.to(dtype, memory_format=torch.contiguous_format)
-        self.variances = variances.flatten(0, 1)
-        self.axes = None if shapes.axes is None else shapes.axes.flatten(0, 1).to(dtype)
-        self.linear = linear.expand(*variances.shape[:2], 1).flatten(0, 1).to(dtype)
-        flat = self.variances.amax(-1, keepdim=True) == 0
-        self.flat = flat if flat.any() else None
+        constants = table[..., -1]
+        constants[...] = table[..., :low].sum(-1)
+        constants[:, :, 0] = (nodes.constant + nodes.weights[:, low:].sum(-1))[:, None]
+        log_l[..., low:] *= _LOG2_E
+        rates[..., low:] *= _LOG2_E
+        self.shapes, self.multiplicity, self.low, self.dtype = shapes, multiplicity, low, dtype
+        packed = torch.as_tensor(lib.concatenate((log_l, rates, table), -2)).flatten(0, 1).to(dtype)
+        g = variances.shape[-1]
+        self.log_l, self.rates, self.table = packed[:, :1].mT, packed[:, 1 : 1 + g].mT, packed[:, 1 + g :]
+        self.turn = None if shapes.axes is None else torch.as_tensor(shapes.axes).flatten(0, 1).mT.to(dtype)
+        flat = variances.sum(-1) == 0
+        self.flat = torch.as_tensor(flat).view(-1, 1) if flat.any() else None
 
-    def at(self, offsets: Tensor) -> Lengths:
-        """Evaluate for vectors with means `offsets`, centre less place, `(E, d, n)`; valid until the next call."""
-        scratch = Scratch(offsets)
-        turned, squares, length = self._along_axes(offsets, scratch)
+    def at(self, offsets: Tensor, scratch: Scratch | None = None) -> Lengths:
+        """Evaluate for vectors with means `offsets`, centre less place, `(E, d, n)`; valid as long as the scratch."""
+        scratch = Scratch(offsets) if scratch is None else scratch
+        turned, squares = self._along_axes(offsets, scratch)
         transforms = self._transforms(squares, scratch)
         sums = torch.bmm(self.table, transforms, out=scratch.empty(*self.table.shape[:2], offsets.shape[-1]))
-        value = sums[:, 0].addcmul_(self.linear, length)
-        slope, curve = sums[:, 1:].chunk(2, 1) if self.derivatives else (None, None)
-        lengths = Lengths(value, turned, squares, slope, curve)
-        return lengths if self.flat is None else self._with_norms(lengths, length.sqrt())
+        lengths = Lengths(sums, turned, squares)
+        return lengths if self.flat is None else self._with_norms(lengths)
 
     def rises(self, offsets: Tensor, weights: Tensor) -> Tensor:
         """Return `sum_n w_n (1 - L(t))` at each node, `(E, Q)`, over offsets `(E, d, n)` with weights `(E, n)`."""
@@ -94,12 +90,11 @@ class Rows:
         sums[:, self.low :] -= sums[:, -1:].clone()
         return -sums[:, :-1]
 
-    def _along_axes(self, offsets: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the offsets along the axes, their squares, for one variance added up, and the square of the length."""
-        turned = offsets if self.axes is None else torch.bmm(self.axes.mT, offsets, out=scratch.empty(*offsets.shape))
+    def _along_axes(self, offsets: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor]:
+        """Return the offsets along the axes, and their squares, for one variance added up."""
+        turned = offsets if self.turn is None else torch.bmm(self.turn, offsets, out=scratch.empty(*offsets.shape))
         squares = torch.mul(turned, turned, out=scratch.empty(*offsets.shape))
-        length = squares.sum(1)
-        return turned, length.unsqueeze(1) if self.variances.shape[-1] == 1 else squares, length
+        return turned, squares.sum(1, keepdim=True) if self.rates.shape[-1] == 1 else squares
 
     def _transforms(self, squares: Tensor, scratch: Scratch) -> Tensor:
         """Return `L(t) - 1` at the low nodes and `L(t)` at the others, of which the last is t = 0, `(E, Q, n)`."""
@@ -109,17 +104,14 @@ class Rows:
         transforms[:, self.low :].clamp_min_(-_LOG2_E * LARGEST_EXPONENT[self.dtype]).exp2_()
         return transforms
 
-    def _with_norms(self, lengths: Lengths, norm: Tensor) -> Lengths:
+    def _with_norms(self, lengths: Lengths) -> Lengths:
         """Put in the plain length of vectors without spread, where the rule has an absolute error."""
         assert self.flat is not None, "there are some"
-        value = torch.where(self.flat, norm, lengths.value)
-        if lengths.slope is None or lengths.curve is None:
-            return lengths._replace(value=value)
-        flat = self.flat.unsqueeze(-1)
-        inverse = torch.where(norm > TINY, 1 / norm.clamp_min(TINY), 0).unsqueeze(1)
-        slope = torch.where(flat, inverse, lengths.slope)
-        curve = torch.where(flat, 0.5 * inverse**3, lengths.curve)
-        return lengths._replace(value=value, slope=slope, curve=curve)
+        norm = lengths.squares.sum(1, keepdim=True).sqrt()
+        inverse = torch.where(norm > TINY, 1 / norm.clamp_min(TINY), 0)
+        slope, curve = inverse.expand_as(lengths.slope), (0.5 * inverse**3).expand_as(lengths.curve)
+        plain = torch.cat((norm, slope, curve), 1)
+        return lengths._replace(sums=torch.where(self.flat.unsqueeze(-1), plain, lengths.sums))
 
 
 class Lengths(NamedTuple):
@@ -128,69 +120,79 @@ class Lengths(NamedTuple):
     With `b` the offsets along the axes the derivative of the length in `b_a` is `b_a slope_a`.
     """
 
-    value: Tensor
+    sums: Tensor  # (E, 1 or 1 + 2 g, n): lengths, then slopes and curves, where derivatives are wanted
     turned: Tensor
     squares: Tensor
-    slope: Tensor | None
-    curve: Tensor | None
+
+    @property
+    def value(self) -> Tensor:
+        """Return the lengths."""
+        return self.sums[:, 0]
+
+    @property
+    def slope(self) -> Tensor:
+        """Return the slopes."""
+        return self.sums[:, 1 : 1 + self.sums.shape[1] // 2]
+
+    @property
+    def curve(self) -> Tensor:
+        """Return the curves."""
+        return self.sums[:, 1 + self.sums.shape[1] // 2 :]
 
 
 class Moments(NamedTuple):
     """Weighted sums over the offsets of each centre, from which the derivatives in centres and covariances follow."""
 
-    value: Tensor  # (E,)
-    pull: Tensor  # (E, d), of b slope
-    slope: Tensor  # (E, g)
-    outer_slope: Tensor  # (E, d, d), of b_a slope_a b_b, or (E, 0)
-    outer_curve: Tensor  # (E, d, d), of b_a curve_a b_b, or (E, g), of squares * curve
+    value: Array  # (E,)
+    pull: Array  # (E, d), of b slope
+    slope: Array  # (E, g)
+    outer_slope: Array  # (E, d, d), of b_a slope_a b_b, or (E, 0)
+    outer_curve: Array  # (E, d, d), of b_a curve_a b_b, or (E, g), of squares * curve
 
     def __add__(self, other: Moments) -> Moments:  # type: ignore[override]
         return Moments(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-def moments(rows: Rows, lengths: Lengths, weights: Tensor) -> Moments:
-    """Sum over the offsets with weights `(E or 1, n)`; the results are in float64."""
+def moments(rows: Rows, lengths: Lengths, weights: Tensor, scratch: Scratch) -> Moments:
+    """Sum over the offsets with weights `(E or 1, n)`, in float64 at last; slopes and curves are overwritten."""
+    (sums, turned, squares), slope, curve = lengths, lengths.slope, lengths.curve
     each = weights.unsqueeze(1)
-    weighted = lengths.turned * each
-    assert lengths.slope is not None and lengths.curve is not None, "rows were made with derivatives"  # noqa: PT018
-    pulls = weighted * lengths.slope
-    if rows.axes is None:
-        outer_slope = weighted.new_zeros(len(weighted), 0)
-        outer_curve = (each * lengths.squares * lengths.curve).sum(-1)
+    totals = torch.bmm(sums[:, : 1 + slope.shape[1]], each.mT.expand(len(sums), -1, 1)).squeeze(-1)
+    weighted = torch.mul(turned, each, out=scratch.empty(*turned.shape))
+    if rows.turn is None:
+        outer_slope = turned.new_zeros(len(turned), 0)
+        outer_curve = curve.mul_(each).mul_(squares).sum(-1)
+        pull = weighted.mul_(slope).sum(-1)
     else:
-        outer_slope = pulls.double() @ lengths.turned.double().mT  # of which differences will be taken
-        outer_curve = weighted.mul_(lengths.curve) @ lengths.turned.mT
-    sums = (
-        (lengths.value * weights).sum(-1),
-        pulls.sum(-1),
-        (each * lengths.slope).sum(-1),
-        outer_slope,
-        outer_curve,
-    )
-    return Moments(*(x.double() for x in sums))
+        sums[:, 1:].unflatten(1, (2, -1)).mul_(weighted.unsqueeze(1))
+        outer_slope, outer_curve = torch.bmm(turned, sums[:, 1:].mT).mT.chunk(2, 1)
+        pull = slope.sum(-1)
+    return Moments(*(x.double() for x in (totals[:, 0], pull, totals[:, 1:], outer_slope, outer_curve)))
 
 
-def gradients(rows: Rows, sums: Moments) -> tuple[Tensor, Tensor]:
-    """Return derivatives of the weighted mean length in the centres, `(E, d)`, and in their covariances.
+def gradients(rows: Rows, sums: Moments) -> tuple[Array, Array]:
+    """Return derivatives of the weighted mean length in the centres, `(B, k, d)`, and in their covariances.
 
-    Those are matrices `(E, d, d)`, or along the coordinate axes `(E, g)`.
+    Those are matrices `(B, k, d, d)`, or along the coordinate axes `(B, k, g)`.
     """
-    if rows.axes is None:
+    variances, axes = rows.shapes
+    sums = Moments(*(as_like(x.view(*variances.shape[:2], *x.shape[1:]), variances) for x in sums))
+    if axes is None:
         return sums.pull, 0.5 * rows.multiplicity * sums.slope - sums.outer_curve
-    axes = rows.axes.double()
-    spread = torch.diag_embed(0.5 * sums.slope) - _divided_differences(rows, sums)
-    return (axes @ sums.pull.unsqueeze(-1)).squeeze(-1), axes @ spread @ axes.mT
+    transposed = axes.swapaxes(-2, -1)
+    spread = on_diagonal(-_divided_differences(variances, sums, _NEAR[rows.dtype]), 0.5 * sums.slope)
+    return (sums.pull[..., None, :] @ transposed)[..., 0, :], axes @ spread @ transposed
 
 
-def _divided_differences(rows: Rows, sums: Moments) -> Tensor:
-    """Return `sum_n w_n b_a b_b (slope_a - slope_b) / (2 (variance_b - variance_a))`, `(E, d, d)`.
+def _divided_differences(variances: Array, sums: Moments, limit: float) -> Array:
+    """Return `sum_n w_n b_a b_b (slope_a - slope_b) / (2 (variance_b - variance_a))`, `(B, k, d, d)`.
 
     Its limit for equal variances is `sum_n w_n b_a b_b curve`; the mean of both curves is off by the square of the
     difference, which decides where to take it.
     """
-    gap = rows.variances.unsqueeze(-2) - rows.variances.unsqueeze(-1)
-    slope, curve = (x.diagonal(dim1=-2, dim2=-1).unsqueeze(-1) for x in (sums.outer_slope, sums.outer_curve))
-    near = gap.abs() * curve <= _NEAR[rows.dtype] * slope  # |gap| * t, for the mean t, which is curve / slope
-    near = (gap == 0) | (near & near.mT)
-    apart = (sums.outer_slope - sums.outer_slope.mT) / torch.where(near, 1, gap)
-    return 0.5 * torch.where(near, sums.outer_curve + sums.outer_curve.mT, apart)
+    lib, gap = library(variances), variances[..., None, :] - variances[..., None]
+    slope, curve = (diagonal(x)[..., None] for x in (sums.outer_slope, sums.outer_curve))
+    near = abs(gap) * curve <= limit * slope  # |gap| * t, for the mean t, which is curve / slope
+    near = (gap == 0) | (near & near.swapaxes(-2, -1))
+    apart = (sums.outer_slope - sums.outer_slope.swapaxes(-2, -1)) / lib.where(near, 1.0, gap)
+    return 0.5 * lib.where(near, sums.outer_curve + sums.outer_curve.swapaxes(-2, -1), apart)

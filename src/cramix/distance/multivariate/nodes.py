@@ -1,4 +1,8 @@
-"""Nodes of the rule for mean lengths, the same for all pairs of a distance (docs/math.md, eq. 26 and 27)."""
+"""Nodes of the rule for mean lengths, the same for all pairs of a distance (docs/math.md, eq. 26 and 27).
+
+They lie on a lattice in `log u`, up from a number that depends on the size of the problem. What the lattice has below,
+without end, is a sum over a smooth function of t, for which a few nodes of Gauss stand.
+"""
 
 from __future__ import annotations
 
@@ -10,68 +14,87 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cramix.distance.multivariate.arrays import Array, as_like, library
+
+_ROOT_PI = math.sqrt(math.pi)
 # Nodes t below this are those where L is close to 1, for vectors of the size of the problem.
-_LOW = 1 / 16
+_LOW = 1 / 256
+_MOST_GAUSS = 12
 
 
 class Nodes(NamedTuple):
-    """The rule `E|Z| = linear * E|Z|^2 + constant + sum_q weights_q (1 - L(t_q))`, in float64."""
+    """The rule `E|Z| = constant + sum_q weights_q (1 - L(t_q))`, in float64."""
 
-    t: Tensor  # (B, Q)
-    weights: Tensor  # (B, Q)
-    linear: Tensor  # (B,)
-    constant: Tensor  # (B,)
-    first: Tensor  # (B,), the number of the first node on the lattice of all nodes there may be
+    t: Array  # (B, Q), ascending: those of Gauss, then those of the lattice
+    weights: Array  # (B, Q)
+    constant: Array  # (B,)
+    first: Array  # (B,), the number of the first node of the lattice
     low: int  # how many come first of which L is close to 1
+
+    def like(self, other: Array) -> Nodes:
+        """Return them in the library and on the device of another array."""
+        t, weights, constant, first = (as_like(x, other) for x in self[:4])
+        return Nodes(t, weights, constant, first, self.low)
+
+
+class LowEnd(NamedTuple):
+    """What stands for `sum_j weights_j (1 - L(t_j))` over the lattice up to t = 1, j <= 0, in units of weights_0."""
+
+    t: np.ndarray  # (m,)
+    weights: np.ndarray  # (m,)
+    longest: float  # the root of E|Z|^2 up to which it is as good as the tolerance
 
 
 def choose_nodes(
-    variances: Tensor, multiplicity: int, radius: Tensor, tolerance: float, unit: Tensor | None = None
+    variances: Array, multiplicity: int, radius: Array, tolerance: float, unit: Array | None = None
 ) -> Nodes:
     """Choose nodes for vectors of a size around 1, to an absolute error of `tolerance`, or relative for longer ones.
-
-    These are few numbers, which are NumPy's until they are chosen: its calls take less time.
 
     Args:
         variances: along the axes of the covariances, `(B, k, g)`, each for `multiplicity` axes. Sums of them are no
             worse than they are by themselves; those that are 0 need no nodes.
         multiplicity: d / g.
-        radius: no vector is much longer, `(B,)`.
+        radius: no vector has a larger root of `E|Z|^2`, `(B,)`.
         tolerance: of the rule.
         unit: of the lengths, `(B or 1,)`, 1 if None.
     """
-    tolerance = 0.8 * tolerance  # of the step, of the begin and of the end, which add up to 1.25 of it at most
-    step, longest = _step(tolerance), radius.cpu().numpy()
-    phase = np.zeros_like(longest) if unit is None else np.log(unit.cpu().numpy())
-    # Where the rule begins: the fourth moment, which is left out, is small there. On a lattice that stays the same
-    # when the radius and the unit change, so that the loss is the same function all along an optimisation.
-    begin = math.log(6 * math.sqrt(math.pi) * tolerance) / 3
-    first = np.floor((begin - np.log(longest) - phase) / step)
-    if not np.isfinite(first).all():
+    tolerance = 0.8 * tolerance  # of the step, of the low end and of the high end, which add up to 1.25 of it at most
+    step, end, radius = _step(tolerance), low_end(tolerance), _numbers(radius)
+    phase = np.log(np.ones_like(radius) if unit is None else _numbers(unit))
+    # On a lattice that stays the same when the radius and the unit change, so that the loss is the same function all
+    # along an optimisation.
+    first = np.floor((math.log(end.longest) - np.log(radius) - phase) / step) + 1
+    if not math.isfinite(first.sum()):
         raise ValueError(
             "means, covariances and samples must have finite squares; got a size of inf or NaN. Scale them."
         )
     last = np.ceil((math.log(1 / tolerance) - phase) / step)
-    u = _on_lattice(first, max(2, int((last - first).max()) + 1), step, phase)
-    weights = step / (math.sqrt(math.pi) * u)
+    u = _on_lattice(first - 1, max(3, int((last - first).max()) + 2), step, phase)
+    t, weights = u * u, step / (_ROOT_PI * u)
     # Where it ends: what L has left, at worst in the centre of a component, is below the tolerance.
-    mass = weights * np.exp(_largest_log(torch.as_tensor(u * u, device=variances.device), variances, multiplicity))
-    left = (mass[:, ::-1].cumsum(-1)[:, ::-1] - mass).max(0)  # after each node
-    count = int(np.argmax(left <= tolerance)) + 1
-    u, weights = u[:, :count], weights[:, :count]
-    t = u * u
-    below = step / math.sqrt(math.pi) / math.expm1(step) * u[:, 0]
-    above = weights[:, -1] / math.expm1(step)
-    low = int((t.max(0) < _LOW).sum())
-    parts = [torch.as_tensor(x, device=variances.device) for x in (t, weights, below, above, first)]
-    return Nodes(parts[0], parts[1], parts[2], parts[3], parts[4], low)
+    mass = weights * np.exp(_largest_log(as_like(t, variances), variances, multiplicity))
+    left = mass[:, ::-1].cumsum(-1)[:, ::-1] - mass  # after each node
+    count = max(2, int((left.max(0) > tolerance).sum()) + 1)
+    t = np.concatenate((t[:, :1] * end.t, t[:, 1:count]), -1)
+    constant = weights[:, count - 1] / math.expm1(step)
+    weights = np.concatenate((weights[:, :1] * end.weights, weights[:, 1:count]), -1)
+    return Nodes(t, weights, constant, first, int((t.max(0) < _LOW).sum())).like(variances)
 
 
 def lattice(first: int, count: int, tolerance: float, unit: Tensor) -> Tensor:
     """Return `t` at some numbers of the lattice that `choose_nodes` has for a tolerance, `(B, count)`."""
-    phase = np.log(unit.cpu().numpy())
+    phase = np.log(_numbers(unit))
     u = _on_lattice(np.full_like(phase, first), count, _step(0.8 * tolerance), phase)
-    return torch.as_tensor(u * u, device=unit.device)
+    return as_like(u * u, unit)
+
+
+def below_lattice(first: int, tolerance: float, unit: Tensor) -> Tensor:
+    """Return `t` at the nodes of Gauss that `choose_nodes` has below a first number of the lattice, `(B, m)`."""
+    return lattice(first - 1, 1, tolerance, unit) * as_like(low_end(0.8 * tolerance).t, unit)
+
+
+def _numbers(x: Array) -> np.ndarray:
+    return x if isinstance(x, np.ndarray) else x.cpu().numpy()
 
 
 def _on_lattice(first: np.ndarray, count: int, step: float, phase: np.ndarray) -> np.ndarray:
@@ -87,9 +110,60 @@ def _step(tolerance: float) -> float:
     return step
 
 
-def _largest_log(t: Tensor, variances: Tensor, multiplicity: int) -> np.ndarray:
+@lru_cache
+def low_end(tolerance: float) -> LowEnd:
+    """Return the low end with as many nodes as make all nodes the fewest.
+
+    `(1 - L) / t` is smooth, and the weights times t are a measure, `exp(h j)` at `exp(2 h j)`, for which the recurrence
+    of Lanczos gives the rules of Gauss. The error of m nodes is `h / sqrt(pi) |p|^2 E|Z|^(2 n) / n!` at most, with
+    n = 2 m + 1 and |p| the norm of the monic orthogonal polynomial, and `E|Z|^(2 n) <= (2 n - 1)!! (E|Z|^2)^n`.
+    """
+    step = _step(tolerance)
+    roots = np.exp(-step * np.arange(math.ceil(50 / step)))
+    places, basis = roots**2, [np.sqrt(roots / roots.sum())]
+    jacobi = np.zeros((_MOST_GAUSS + 1, _MOST_GAUSS + 1))
+    best, fewest, norm = None, math.inf, roots.sum()
+    for m in range(1, _MOST_GAUSS + 1):
+        following = places * basis[-1]
+        jacobi[m - 1, m - 1] = following @ basis[-1]
+        for known in 2 * basis:
+            following = following - (following @ known) * known
+        length = math.sqrt(following @ following)
+        jacobi[m - 1, m] = jacobi[m, m - 1] = length
+        basis.append(following / length)
+        norm *= length**2
+        n = 2 * m + 1
+        odd = math.prod(range(1, 2 * n, 2)) / math.factorial(n)
+        longest = (tolerance * _ROOT_PI / (step * norm * odd)) ** (1 / (2 * n - 1))
+        if m - math.log(longest) / step < fewest:
+            fewest = m - math.log(longest) / step
+            t, vectors = np.linalg.eigh(jacobi[:m, :m])
+            best = LowEnd(t, roots.sum() * vectors[0] ** 2 / t, float(longest))
+    assert best is not None, "one is the best"
+    return best
+
+
+def decay(t: Array, variances: Array, multiplicity: int) -> tuple[Array, Array]:
+    """Return `t rho` along the axes, `(B, k, g, Q)`, and `log L(t)` at delta = 0, `(B, k, Q)`.
+
+    Args:
+        t: nodes, `(B, Q)`.
+        variances: along the axes, `(B, k, g)`.
+        multiplicity: how many axes share one of them.
+    """
+    growth = (2 * t)[:, None, None] * variances[..., None]
+    log_l = _log_at_centre(growth, multiplicity)
+    growth += 1
+    return t[:, None, None] / growth, log_l
+
+
+def _log_at_centre(growth: Array, multiplicity: int) -> Array:
+    lib = library(growth)
+    return (-0.5 * multiplicity) * lib.einsum("bkgq->bkq", lib.log1p(growth))
+
+
+def _largest_log(t: Array, variances: Array, multiplicity: int) -> np.ndarray:
     """Return the largest `log L(t)` at delta = 0 of all components that have a spread, `(B, Q)`."""
-    growth = t[:, None, None] * (2 * variances).unsqueeze(-1)  # (B, k, g, Q)
-    logs = -0.5 * multiplicity * growth.log1p_().sum(-2)
-    flat = variances.amax(-1, keepdim=True) == 0
-    return logs.masked_fill_(flat, -torch.inf).amax(1).cpu().numpy()
+    lib, log_l = library(variances), _log_at_centre((2 * t)[:, None, None] * variances[..., None], multiplicity)
+    spread = variances.sum(-1, keepdims=True) > 0
+    return _numbers(lib.amax(lib.where(spread, log_l, -torch.inf), 1))

@@ -1,4 +1,4 @@
-"""The two sides of an energy distance as flat tensors: components, and points, which may share one spread."""
+"""The two sides of an energy distance as flat arrays: components, and points, which may share one spread."""
 
 from __future__ import annotations
 
@@ -7,16 +7,30 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cramix.checks import in_reach_of_numpy, numbers
+from cramix.distance.multivariate.arrays import (
+    Array,
+    as_like,
+    diagonal,
+    in_dtype,
+    in_float64,
+    library,
+    squared_lengths,
+)
+
 # Vectors shorter than this, in units of the size of the problem, have no direction.
 TINY = 1e-12
+# A problem is small up to so many variances of pairs of components, and coordinates of points.
+_FEW = 1 << 12
+_FEW_POINTS = 1 << 15
 
 
 class Components(NamedTuple):
-    """Weights `(B, k)`, means `(B, k, d)`, and covariances `(B, k, d, d)` or variances `(B, k, g)`, in float64."""
+    """Weights `(B, k)`, means `(B, k, d)`, and covariances `(B, k, d, d)` or variances `(B, k, g)`."""
 
-    weights: Tensor
-    means: Tensor
-    spread: Tensor
+    weights: Array
+    means: Array
+    spread: Array
 
     @property
     def dense(self) -> bool:
@@ -29,6 +43,14 @@ class Components(NamedTuple):
         return self.means.shape[-1] // self.spread.shape[-1]
 
 
+class Factors(NamedTuple):
+    """Components with factors F `(B, k, r, d)` of their covariances, `F^T F`, as they are given."""
+
+    weights: Tensor
+    means: Tensor
+    spread: Tensor
+
+
 class Points(NamedTuple):
     """Weights `(B or 1, n)` and places `(B or 1, n, d)`, in the dtype to compute in.
 
@@ -36,67 +58,103 @@ class Points(NamedTuple):
     `(B or 1, 1, g)`, as the other side has them.
     """
 
-    weights: Tensor
-    places: Tensor
-    spread: Tensor | None = None
+    weights: Array
+    places: Array
+    spread: Array | None = None
 
 
 Side = Components | Points
+Given = Side | Factors
 
 
 class Ellipsoids(NamedTuple):
     """Variances along the axes, `(*, g)`, and the axes as columns, `(*, d, d)`, None for those of the coordinates."""
 
-    variances: Tensor
-    axes: Tensor | None
+    variances: Array
+    axes: Array | None
 
 
-def ellipsoids(spread: Tensor, dense: bool) -> Ellipsoids:
-    """Decompose covariances `(*, d, d)`, or take variances `(*, g)` as they are; no derivative is ever needed."""
+def ellipsoids(spread: Array, dense: bool) -> Ellipsoids:
+    """Decompose symmetric matrices `(*, d, d)`, or take variances `(*, g)` as they are; no derivative is needed."""
     if not dense:
         return Ellipsoids(spread, None)
-    variances, axes = torch.linalg.eigh(0.5 * (spread + spread.mT))
-    return Ellipsoids(variances.clamp_min(0), axes)
+    variances, axes = torch.linalg.eigh(torch.as_tensor(spread))  # by torch in any case, which is faster
+    return Ellipsoids(as_like(variances.clamp_min_(0), spread), as_like(axes, spread))
 
 
-def normalized(side: Side) -> tuple[Side, Tensor]:
+def are_small(p: Given, q: Given) -> bool:
+    """Whether the time would go into calls, so that NumPy takes less; points to points take few."""
+    if isinstance(p, Points):
+        return False
+    k = p.means.shape[1] + (0 if isinstance(q, Points) else q.means.shape[1])
+    few = len(p.weights) * k * k * p.spread.shape[-1] <= _FEW and q[1].numel() <= _FEW_POINTS
+    return few and in_reach_of_numpy(*p, *(x for x in q if x is not None))
+
+
+def prepared(side: Given, small: bool) -> tuple[Side, Array | None]:
+    """Return a side as it is computed with, NumPy's if small, in float64 but for places, and its factors if any."""
+    weights, places, spread = (numbers(x) if small and x is not None else x for x in side)
+    weights = in_float64(weights)
+    if isinstance(side, Points):
+        return Points(weights, places, None if spread is None else _symmetric(spread)), None
+    if isinstance(side, Factors):
+        factors = in_float64(spread)
+        return Components(weights, in_float64(places), factors.swapaxes(-2, -1) @ factors), factors
+    return Components(weights, in_float64(places), _symmetric(spread)), None
+
+
+def _symmetric(spread: Array) -> Array:
+    """Return the spread in float64, matrices without what rounding has left of a difference to their transposes."""
+    spread = in_float64(spread)
+    return 0.5 * (spread + spread.swapaxes(-2, -1)) if spread.ndim == 4 else spread
+
+
+def normalized(side: Side) -> tuple[Side, Array]:
     """Return the side with weights that sum to one, and their sum as it was, `(B or 1, 1)`."""
-    total = side.weights.double().sum(-1, keepdim=True)
+    total = side.weights.sum(-1, keepdims=True)
     return side._replace(weights=side.weights / total), total
 
 
-def mean(side: Side) -> Tensor:
-    """Return `E X`, `(B, 1, d)`, in float64."""
-    return (side.weights.to(side[1].dtype).unsqueeze(-2) @ side[1]).double()
+def mean(side: Side) -> Array:
+    """Return `E X`, `(B, 1, d)`, in the dtype of the places."""
+    places = side[1]
+    return in_dtype(side.weights, places)[:, None] @ places
 
 
-def mean_square(side: Side, centre: Tensor) -> Tensor:
-    """Return `E|X - centre|^2`, `(B,)`."""
-    squares = (side[1] - centre).square().sum(-1)
-    if side.spread is not None:
-        squares = squares + trace(side.spread, side[1].shape[-1])
+def centred(side: Side, centre: Array) -> Side:
+    """Count places from the centre, `(B or 1, 1, d)`."""
+    places = side[1] - in_dtype(as_like(centre, side[1]), side[1])
+    return type(side)(side.weights, places, side.spread)
+
+
+def squares(side: Side) -> Array:
+    """Return `E|X|^2` of each component or point, `(B or 1, k)`."""
+    places, spread = side[1], side.spread
+    lengths = squared_lengths(places)
+    return lengths if spread is None else lengths + trace(spread, places.shape[-1])
+
+
+def mean_square(side: Side, lengths: Array) -> Array:
+    """Return `E|X|^2`, `(B or 1,)`, from that of each component or point."""
     # Hardly any weight counts as a little, so that what has it is not beyond all numbers in units of the size.
-    return (side.weights.clamp_min(1e-32) * squares).sum(-1).double()
+    return (library(lengths).where(side.weights > 1e-32, side.weights, 1e-32) * lengths).sum(-1)
 
 
-def trace(spread: Tensor, dim: int) -> Tensor:
+def trace(spread: Array, dim: int) -> Array:
     """Return the variances of all coordinates added up, `(B, k)`, of covariances `(B, k, d, d)` or `(B, k, g)`."""
-    variances = spread.diagonal(dim1=-2, dim2=-1) if spread.ndim == 4 else spread
+    variances = diagonal(spread) if spread.ndim == 4 else spread
     return dim // spread.shape[-1] * variances.sum(-1)
 
 
-def power_of_two(size: Tensor) -> Tensor:
+def power_of_two(size: Array) -> Array:
     """Return a unit of about the size, which divides without rounding; 1 where there is no size."""
-    return torch.where((size > 0) & (size < torch.inf), size, 1).log2().round().exp2()
+    lib = library(size)
+    return lib.exp2(lib.round(lib.log2(lib.where((size > 0) & (size < torch.inf), size, 1.0))))
 
 
-def moved(side: Side, centre: Tensor, unit: Tensor) -> Side:
-    """Count places from the centre, `(B or 1, 1, d)`, in units, `(B or 1,)`."""
-    spread = side.spread
+def scaled(side: Side, unit: Array) -> Side:
+    """Count lengths in units, `(B or 1,)`."""
+    unit, (weights, places, spread) = as_like(unit, side[1]), side
     if spread is not None:
-        spread = spread.double() / unit.square().view(-1, *(1,) * (spread.ndim - 1))
-    if isinstance(side, Points):
-        return Points(side.weights, (side.places - centre) / unit.to(centre.dtype)[:, None, None], spread)
-    assert spread is not None, "components have one"
-    means = (side.means.double() - centre.double()) / unit[:, None, None]
-    return Components(side.weights.double(), means, spread)
+        spread = spread / (unit * unit).reshape(-1, *(1,) * (spread.ndim - 1))
+    return type(side)(weights, places / in_dtype(unit, places)[:, None, None], spread)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from cramix.distance.multivariate.arrays import Array
 from cramix.distance.multivariate.exact import Known, evaluate
 from cramix.distance.multivariate.sides import Components, Points
 from cramix.distance.once import last_gradient
@@ -70,7 +71,13 @@ class _Energy(Function):
 
 def pulled_back(grad: Tensor, known: Tensor, shape: torch.Size) -> Tensor:
     """Return the known gradient `(B, *)` times that of the result, `(B,)`, for a tensor that the batch may share."""
-    return (grad.view(-1, *(1,) * (known.ndim - 1)) * known).sum_to_size(shape).to(grad.dtype)
+    product = grad.reshape(-1, *(1,) * (known.ndim - 1)) * known
+    return (product if product.shape == shape else product.sum_to_size(shape)).to(grad.dtype)
+
+
+def held(x: Array) -> Tensor:
+    """Return what was computed, in inference mode or by NumPy, as a tensor that may be saved."""
+    return x.clone() if isinstance(x, Tensor) else torch.as_tensor(x)
 
 
 @torch.library.custom_op("cramix::energy", mutates_args=())
@@ -85,9 +92,9 @@ def _energy_op(
     like = tensors[0]
     nothing = Known(like.new_zeros(1, dtype=torch.float64), like.new_zeros(rows, dtype=torch.long))
     value, for_p, for_q = evaluate(p, q, None, None if target_term else nothing, tolerance, at_p=at_p, at_q=at_q)
-    value = value.clamp_min(0) if target_term else value
+    value = held(value).clamp_min_(0) if target_term else held(value)
     known = [*(for_p or [like.new_empty(0)] * n_p), *(for_q or [like.new_empty(0)] * (len(tensors) - n_p))]
-    return [value.to(like.dtype, copy=True), *(x.to(torch.float64, copy=True) for x in known)]
+    return [value.to(like.dtype), *(held(x).to(torch.float64) for x in known)]
 
 
 @_energy_op.register_fake

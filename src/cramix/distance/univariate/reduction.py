@@ -11,5 +11,5 @@ Share = Callable[[int], float]
 
 
 def total(losses: Tensor, share: Share | None) -> Tensor:
-    """Add up losses `(*batch)`, each times its share; without a share they stay as they are."""
-    return losses if share is None else losses.sum() * share(losses.numel())
+    """Add up losses `(*batch)`, each times its share; without a share, or if there is one, they stay as they are."""
+    return losses if share is None or losses.ndim == 0 else losses.sum() * share(losses.numel())
