@@ -94,6 +94,16 @@ def test_one_graph(loss: Callable[..., Tensor], tensors: list[Tensor]) -> None:
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize(("loss", "tensors"), cases())
+def test_one_graph_without_gradients(loss: Callable[..., Tensor], tensors: list[Tensor]) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*tensors), loss(*tensors))
+    moving = [x.clone().requires_grad_() for x in tensors]
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*moving), loss(*tensors))
+
+
 def test_second_derivatives_are_refused() -> None:
     loss, tensors = of_points("diag", True), [*parts("diag", 1, 2, 0), torch.zeros(1, 1, 2, dtype=D)]
     with pytest.raises(RuntimeError, match="first derivatives only"):
