@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
 import numpy as np
 import pytest
 
 from cramix.rl.runs.comparison import compare, place, plan, standings
 from cramix.rl.runs.statistics import interquartile_mean, interval
-from cramix.rl.runs.training import write
+from cramix.rl.runs.training import Run, write
 
 
 def test_interquartile_mean_leaves_out_a_quarter_at_each_end():
@@ -73,3 +75,12 @@ def test_what_is_done_stays_done(tmp_path, device):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == before
     assert sorted(told[2:]) == sorted(told[:2])
     assert again[0].scores.tolist() == first[0].scores.tolist()
+
+
+def test_a_run_that_fails_ends_the_others_and_is_told(tmp_path):
+    long = {"steps": 1_000_000, "interval": 1_000_000}
+    runs = [Run("CartPole-v1", settings={"nonsense": 1}, **long), *(Run("CartPole-v1", seed=i, **long) for i in (1, 2))]
+    with pytest.raises(ValueError, match="got nonsense"):
+        compare(runs, tmp_path, 2)
+    assert not multiprocessing.active_children()
+    assert not list(tmp_path.rglob("result.json"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,10 +100,12 @@ def compare(
             tell(run, read(place(run, folder) / "result.json"))
     count = workers or (os.cpu_count() if device is None else 1)
     with ProcessPoolExecutor(count, context, max_tasks_per_child=1) as pool:
+        pending: dict[Future, list[Run]] = {}
         try:
             jobs = [[run] for run in waiting] if device is None else _groups(waiting)
             share = None if device is None else max(1, (os.cpu_count() or 1) // min(count or 1, len(jobs) or 1))
-            pending = {pool.submit(_work, job, [place(run, folder) for run in job], device, share): job for job in jobs}
+            for job in jobs:
+                pending[pool.submit(_work, job, [place(run, folder) for run in job], device, share)] = job
             while pending:
                 done, _ = wait(pending, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -111,7 +113,8 @@ def compare(
                         if tell is not None:
                             tell(run, result)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            for future in pending:
+                future.cancel()
             for process in multiprocessing.active_children():
                 process.terminate()
             raise
