@@ -48,6 +48,7 @@ def test_compiled_gradients_on_two_threads_are_those_of_autograd() -> None:
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_no_algorithm_adds_at_indices(algo: str) -> None:
     # Inductor of torch 2.13 may add at wrong places, see Parts.of. This needs no C++ compiler.
+    torch._dynamo.reset()
     called: set[str] = set()
 
     def look(graph: torch.fx.GraphModule, inputs: object) -> object:

@@ -266,6 +266,17 @@ def test_compiled_and_eager_updates_agree(algo, monkeypatch):
     assert 1 <= len(graphs) <= 2  # the whole update is one
 
 
+def test_many_learners_compile_in_one_program(monkeypatch):
+    """More than the eight that the compiler allows for one piece of code."""
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **options: compile_(f, backend="eager", **options))
+    for width in range(2, 12):
+        one, *_ = learner("ddqn", net_arch=(width,))
+        one.compile()
+        one.update(batch(), 0.1)
+        assert one.compiled
+
+
 @pytest.mark.parametrize("before", [0, 2])
 def test_what_cannot_be_compiled_runs_as_it_is(before, monkeypatch):
     def broken(f, **options):

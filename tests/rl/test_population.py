@@ -37,7 +37,7 @@ def test_updates_are_those_of_each_agent_alone(algo, compiled):
     if algo == "fqf":
         settings["returns"] = {"quantiles": 4, "cosines": 8}
     models = [ALGORITHMS[algo]("MlpPolicy", "CartPole-v1", seed=seed, **settings) for seed in range(3)]
-    population = PopulationLearner([model.learner for model in models], compiled=compiled)
+    population = PopulationLearner([model.learner for model in models], compile=compiled)
     generator = torch.Generator().manual_seed(0)
     memory = filled_memory(3, generator)
     for step in range(4):
@@ -160,7 +160,7 @@ def test_recorded_and_compiled_updates_on_a_gpu_are_those_on_the_cpu(algo):
     found = []
     for device in ("cpu", "cuda"):
         models = [ALGORITHMS[algo]("MlpPolicy", "CartPole-v1", seed=i, device=device, **SMALL) for i in range(3)]
-        population = PopulationLearner([model.learner for model in models], compiled=device == "cuda")
+        population = PopulationLearner([model.learner for model in models], compile=device == "cuda")
         memory = filled_memory(3, torch.Generator().manual_seed(0), torch.device(device))
         uniform = torch.zeros(3, 8, device=device)
         gradients = Recorded(lambda p=population, m=memory, u=uniform: p.gradients(m, u), torch.device(device))

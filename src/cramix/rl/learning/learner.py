@@ -6,6 +6,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -54,8 +55,7 @@ class Learner:
     def compile(self) -> None:
         """Compile the update; where that fails it stays as it is, and says so."""
         # One graph for prediction, target, loss and gradient: layers of this size cost less than calls of them.
-        # In one piece or not at all: an update in many pieces is slower than one that is not compiled.
-        graph = torch.compile(self.objective.gradient, dynamic=False, fullgraph=True)
+        graph = compiled(self.objective.gradient)
         works = False
 
         def gradient(*state: Any) -> tuple[Sequence[Tensor], Tensor]:
@@ -86,6 +86,17 @@ class Learner:
         if self.updates % self.settings.target_update_interval == 0:
             approach(self.targets, self.vectors, self.settings.tau)
         return metrics
+
+
+def compiled(function: Callable) -> Callable:
+    """Return a function compiled in one piece or not at all: in many pieces it is slower than as it is."""
+    # The compiler keeps what it made beside the code of a function, looks through all of it at each call, and refuses
+    # after eight. So that many learners can live in one program, each has code of its own.
+    plain = getattr(function, "__func__", function)
+    own = FunctionType(plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__)
+    if isinstance(function, MethodType):
+        return torch.compile(MethodType(own, function.__self__), dynamic=False, fullgraph=True)
+    return torch.compile(own, dynamic=False, fullgraph=True)
 
 
 def _same(module: nn.Module, other: nn.Module, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from cramix.rl.learning.learner import Learner
+from cramix.rl.learning.learner import Learner, compiled
 from cramix.rl.learning.objective import Objective, length, shortened
 from cramix.rl.learning.optimizers import approach, make_optimizer, take_step
 from cramix.rl.population.memory import Memory
@@ -22,10 +22,10 @@ class PopulationLearner:
 
     Args:
         learners: one for each agent, of the same kind and settings; they give the numbers to start from.
-        compiled: whether gradients are compiled.
+        compile: whether gradients are compiled.
     """
 
-    def __init__(self, learners: Sequence[Learner], *, compiled: bool = False):
+    def __init__(self, learners: Sequence[Learner], *, compile: bool = False):
         one = learners[0]
         self.settings = one.settings
         self.vectors = [torch.stack(parts) for parts in zip(*(x.vectors for x in learners), strict=True)]
@@ -34,8 +34,7 @@ class PopulationLearner:
         self.leaves = [torch.nn.Parameter(vector) for vector in self.vectors]
         self.optimizer = make_optimizer(self.leaves, one.shares, self.settings)
         self.objective = _Objective(one.objective.network, one.objective.layout, one.objective.max_grad_norm)
-        # In one piece: many small calls are what takes the time.
-        self._gradients = torch.compile(_gradients, dynamic=False, fullgraph=True) if compiled else _gradients
+        self._gradients = compiled(_gradients) if compile else _gradients
         self.updates = 0
 
     def gradients(self, memory: Memory, uniform: Tensor) -> Sequence[Tensor]:

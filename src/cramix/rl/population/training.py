@@ -99,8 +99,8 @@ class _Population:
     ):
         self.run, self.envs, self.device = runs[0], envs, device
         self.settings = runs[0].algorithm().presets[runs[0].preset].replace(**runs[0].settings)
-        compiled = device.type == "cuda" and bool(self.settings.compile)
-        self.learner = PopulationLearner([model.learner for model in models], compiled=compiled)
+        compile = device.type == "cuda" and bool(self.settings.compile)
+        self.learner = PopulationLearner([model.learner for model in models], compile=compile)
         s = self.settings
         self.memory = Memory(len(runs), envs.width, s.buffer_size, s.gamma, s.n_steps, device)
         self.generator = torch.Generator(device).manual_seed(runs[0].seed)
