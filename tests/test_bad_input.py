@@ -425,3 +425,11 @@ def test_the_error_is_a_plain_value_error_that_leaves_the_package_usable():
     with pytest.raises(ValueError, match="scales must be >= 0"):
         NormalMixture(tensor([1.0]), tensor([0.0]), tensor([-1.0]))
     assert cramix.cramer_loss(P, P) == 0
+
+
+def test_infinite_weights_of_both_signs_are_an_error_and_no_warning() -> None:
+    for shape in ((2,), (1, 2), (3, 2)):
+        weights = torch.tensor([torch.inf, -torch.inf]).expand(shape).contiguous()
+        refuses(
+            lambda weights=weights: NormalMixture(weights, torch.zeros(2), torch.ones(2)), "weights", "inf", "finite"
+        )

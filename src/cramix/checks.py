@@ -151,6 +151,7 @@ def _clearly_valid(weights: Tensor, means: Tensor, scales: Tensor) -> bool:
     return _clearly_weights(weights) and float(_least(s, None)) >= 0 and abs(float(np.vdot(m, s))) <= _LARGEST
 
 
+@np.errstate(all="ignore")  # products of NumPy may warn of what they met beside the numbers
 def _clearly_weights(weights: Tensor) -> bool:
     """Whether weights in reach of NumPy are >= 0 and sum to one for sure."""
     w = numbers(weights)
