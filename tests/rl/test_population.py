@@ -154,7 +154,10 @@ def test_environments_of_images_are_refused():
         Environments("CarRacing-v3", 1)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+@needs_gpu
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_recorded_and_compiled_updates_on_a_gpu_are_those_on_the_cpu(algo):
     found = []
@@ -173,8 +176,8 @@ def test_recorded_and_compiled_updates_on_a_gpu_are_those_on_the_cpu(algo):
         torch.testing.assert_close(ours, truth, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-def test_runs_on_a_gpu_learn(tmp_path):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+def test_populations_learn(tmp_path, device):
     runs = [Run("CartPole-v1", steps=3000, seed=seed, interval=3000, episodes=5, curve_episodes=0) for seed in (0, 1)]
-    results = train_together(runs, [tmp_path / "0", tmp_path / "1"], "cuda", workers=1)
+    results = train_together(runs, [tmp_path / "0", tmp_path / "1"], device, workers=1)
     assert min(result["mean"] for result in results) > 60
