@@ -21,6 +21,10 @@ from cramix.plot import require_matplotlib
 # Environments of the comparison of Q-learners, and how long agents learn in each.
 _GAMES = {"LunarLander-v3": 300_000, "CartPole-v1": 50_000, "Acrobot-v1": 50_000}
 
+_Episodes = Annotated[int, typer.Option(help="Episodes that the last agent of a run plays.", min=1)]
+_Workers = Annotated[int | None, typer.Option(help="Processes at a time; all cores by default.", min=1)]
+_Device = Annotated[str | None, typer.Option(help="cuda trains runs that differ in their seeds only together.")]
+
 app = typer.Typer(invoke_without_command=True)
 
 
@@ -77,9 +81,9 @@ def lunarlander(
     algo: Annotated[list[str] | None, typer.Option(help="Only this algorithm; may be repeated.")] = None,
     env: Annotated[list[str] | None, typer.Option(help="Only this environment; may be repeated.")] = None,
     steps: Annotated[int | None, typer.Option(help="Environment steps of a run; its own for each by default.")] = None,
-    episodes: Annotated[int, typer.Option(help="Episodes that the last agent of a run plays.", min=1)] = 100,
-    workers: Annotated[int | None, typer.Option(help="Processes at a time; all cores by default.", min=1)] = None,
-    device: Annotated[str | None, typer.Option(help="cuda trains all seeds of an algorithm together.")] = None,
+    episodes: _Episodes = 100,
+    workers: _Workers = None,
+    device: _Device = None,
 ) -> None:
     """Train GMDQN and its rivals over seeds, and compare their last agents: hours, in parts as you like."""
     from cramix.cli.games import contest
@@ -96,9 +100,9 @@ def ablation(
     seeds: Annotated[int, typer.Option(help="Seeds of each variation.", min=1)] = 5,
     env: Annotated[str, typer.Option(help="The environment.")] = "LunarLander-v3",
     steps: Annotated[int, typer.Option(help="Environment steps of a run.", min=1)] = 300_000,
-    episodes: Annotated[int, typer.Option(help="Episodes that the last agent of a run plays.", min=1)] = 100,
-    workers: Annotated[int | None, typer.Option(help="Processes at a time; all cores by default.", min=1)] = None,
-    device: Annotated[str | None, typer.Option(help="cuda trains all seeds of a variation together.")] = None,
+    episodes: _Episodes = 100,
+    workers: _Workers = None,
+    device: _Device = None,
 ) -> None:
     """Train GMDQN with each choice of its defaults made otherwise, and compare the last agents: hours."""
     from cramix.cli.games import vary

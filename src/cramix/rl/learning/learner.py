@@ -6,7 +6,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -55,14 +55,14 @@ class Learner:
     def compile(self) -> None:
         """Compile the update; where that fails it stays as it is, and says so."""
         # One graph for prediction, target, loss and gradient: layers of this size cost less than calls of them.
-        graph = compiled(self.objective.gradient)
+        graph = compiled(Objective.gradient)
         works = False
 
         def gradient(*state: Any) -> tuple[Sequence[Tensor], Tensor]:
             nonlocal works
             try:
                 with torch.no_grad():
-                    result = graph(*state)
+                    result = graph(self.objective, *state)
                 works = True
                 return result
             except Exception as error:
@@ -89,13 +89,10 @@ class Learner:
 
 
 def compiled(function: Callable) -> Callable:
-    """Return a function compiled in one piece or not at all: in many pieces it is slower than as it is."""
+    """Return a plain function compiled in one piece or not at all: in many pieces it is slower than as it is."""
     # The compiler keeps what it made beside the code of a function, looks through all of it at each call, and refuses
     # after eight. So that many learners can live in one program, each has code of its own.
-    plain = getattr(function, "__func__", function)
-    own = FunctionType(plain.__code__.replace(), plain.__globals__, plain.__name__, plain.__defaults__)
-    if isinstance(function, MethodType):
-        return torch.compile(MethodType(own, function.__self__), dynamic=False, fullgraph=True)
+    own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
     return torch.compile(own, dynamic=False, fullgraph=True)
 
 

@@ -9,7 +9,7 @@ from cramix.rl.runs.training import Run
 # Seeds of the comparison of algorithms start at 0; choices are made on others.
 FIRST_SEED = 100
 
-# Name of a variation to its settings; of the paper's preset where there are none.
+# What is other than in the defaults, by the name of the variation.
 VARIATIONS: dict[str, dict[str, Any]] = {
     "default": {},
     "1 step": {"n_steps": 1},
