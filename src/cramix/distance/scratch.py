@@ -22,15 +22,16 @@ class Scratch:
 
     def __init__(self, like: Tensor) -> None:
         self._like = like
-        self._free = _kept().view(like.dtype) if like.device.type == "cpu" else like.new_empty(0)
+        self._memory = _kept().view(like.dtype) if like.is_cpu else like.new_empty(0)
+        self._room, self._taken = self._memory.numel(), 0
 
     def empty(self, *shape: int) -> Tensor:
         """Return an array with any content; a fresh one where there is no room left."""
-        numbers = math.prod(shape)
-        if numbers > len(self._free):
+        start, end = self._taken, self._taken + math.prod(shape)
+        if end > self._room:
             return self._like.new_empty(shape)
-        taken, self._free = self._free[:numbers], self._free[numbers:]
-        return taken.view(shape)
+        self._taken = end
+        return self._memory[start:end].view(shape)
 
 
 def _kept() -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cramix.distance.multivariate.arrays import Array, as_like, library, sums_at
-from cramix.distance.multivariate.mean_norm import Lengths, Rows, gradients, moments
+from cramix.distance.multivariate.mean_norm import Lengths, Rows, moments, with_derivatives
 from cramix.distance.multivariate.nodes import Nodes
 from cramix.distance.multivariate.pair_norm import pair_norm
 from cramix.distance.multivariate.sides import Components, Ellipsoids, Points, ellipsoids
@@ -135,14 +135,14 @@ def components_to_points(
         if at:
             at[0][:, part] = (shares.unsqueeze(-1) * lengths.value.view(batch, k, -1)).sum(1)
             at[1][:, part] = -_pulls(rows, lengths, shares) * weights.unsqueeze(-1).double()
-        block = moments(rows, lengths, own, scratch) if at_components else (lengths.value * own).sum(-1).double()
+        block = moments(rows, lengths, own) if at_components else (lengths.value * own).sum(-1).double()
         sums = block if sums is None else sums + block
-    potential = as_like((sums.value if at_components else sums).view(batch, k), parts.weights)
-    total = (parts.weights * potential).sum(-1)
     if not at_components:
-        return Cross(Result(total, potential, None, None), at)
-    centre, covariance = gradients(rows, sums)
+        potential = as_like(sums.view(batch, k), parts.weights)
+        return Cross(Result((parts.weights * potential).sum(-1), potential, None, None), at)
+    potential, centre, covariance = with_derivatives(rows, sums)
     scale = parts.weights.reshape(batch, k, *(1,) * (parts.spread.ndim - 2))
+    total = (parts.weights * potential).sum(-1)
     return Cross(Result(total, potential, parts.weights[..., None] * centre, scale * covariance), at)
 
 

@@ -48,26 +48,20 @@ class Rows:
         self, nodes: Nodes, shapes: Ellipsoids, multiplicity: int, dtype: torch.dtype, derivatives: bool
     ) -> None:
         lib, variances, low = library(shapes.variances), shapes.variances, nodes.low
-        # A last node t = 0, where L = 1, is there for constants.
-        zero = lib.zeros_like(nodes.t[:, :1])
-        t, weights = (lib.concatenate((x, zero), -1) for x in (nodes.t, nodes.weights))
-        rates, log_l = decay(t, variances, multiplicity)
-        log_l, weights = log_l[:, :, None], weights[:, None, None]  # (B, k or 1, 1, Q)
-        rows = [lib.zeros_like(log_l) - weights]
+        rates, log_l = decay(nodes.t, variances, multiplicity)
+        log_l, weights = log_l[:, :, None], nodes.weights[:, None, None]  # (B, k or 1, 1, Q)
+        arrays = [log_l, rates, lib.zeros_like(log_l) - weights]
         if derivatives:
             slope = 2 * weights * rates
-            rows += [slope, slope * rates]
-        table = lib.concatenate(rows, -2)  # (B, k, 1 or 1 + 2g, Q)
+            arrays += [slope, slope * rates]
+        packed, g = lib.concatenate(arrays, -2), variances.shape[-1]
         # Where the weights are large L is close to 1, and L as such would lose the digits of 1 - L: there the sums are
         # over L - 1. Elsewhere they are over L, for the sake of the derivatives, as a power of two, for speed.
-        constants = table[..., -1]
-        constants[...] = table[..., :low].sum(-1)
-        constants[:, :, 0] = (nodes.constant + nodes.weights[:, low:].sum(-1))[:, None]
-        log_l[..., low:] *= _LOG2_E
-        rates[..., low:] *= _LOG2_E
+        packed[:, :, : 1 + g, low:] *= _LOG2_E
+        constants = packed[:, :, 1 + g :, :low].sum(-1, keepdims=True)  # (B, k, 1 or 1 + 2g, 1)
+        constants[:, :, 0] = (nodes.constant + nodes.weights[:, low:].sum(-1))[:, None, None]
         self.shapes, self.multiplicity, self.low, self.dtype = shapes, multiplicity, low, dtype
-        packed = torch.as_tensor(lib.concatenate((log_l, rates, table), -2)).flatten(0, 1).to(dtype)
-        g = variances.shape[-1]
+        packed, self.constants = (torch.as_tensor(x).flatten(0, 1).to(dtype) for x in (packed, constants))
         self.log_l, self.rates, self.table = packed[:, :1].mT, packed[:, 1 : 1 + g].mT, packed[:, 1 + g :]
         self.turn = None if shapes.axes is None else torch.as_tensor(shapes.axes).flatten(0, 1).mT.to(dtype)
         flat = variances.sum(-1) == 0
@@ -78,7 +72,8 @@ class Rows:
         scratch = Scratch(offsets) if scratch is None else scratch
         turned, squares = self._along_axes(offsets, scratch)
         transforms = self._transforms(squares, scratch)
-        sums = torch.bmm(self.table, transforms, out=scratch.empty(*self.table.shape[:2], offsets.shape[-1]))
+        out = scratch.empty(*self.table.shape[:2], offsets.shape[-1])
+        sums = torch.baddbmm(self.constants, self.table, transforms, out=out)
         lengths = Lengths(sums, turned, squares)
         return lengths if self.flat is None else self._with_norms(lengths)
 
@@ -87,8 +82,8 @@ class Rows:
         scratch = Scratch(offsets)
         transforms = self._transforms(self._along_axes(offsets, scratch)[1], scratch)
         sums = (transforms @ weights.unsqueeze(-1)).squeeze(-1)
-        sums[:, self.low :] -= sums[:, -1:].clone()
-        return -sums[:, :-1]
+        sums[:, self.low :] -= weights.sum(-1, keepdim=True)
+        return -sums
 
     def _along_axes(self, offsets: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor]:
         """Return the offsets along the axes, and their squares, for one variance added up."""
@@ -97,7 +92,7 @@ class Rows:
         return turned, squares.sum(1, keepdim=True) if self.rates.shape[-1] == 1 else squares
 
     def _transforms(self, squares: Tensor, scratch: Scratch) -> Tensor:
-        """Return `L(t) - 1` at the low nodes and `L(t)` at the others, of which the last is t = 0, `(E, Q, n)`."""
+        """Return `L(t) - 1` at the low nodes and `L(t)` at the others, `(E, Q, n)`."""
         out = scratch.empty(*self.rates.shape[:2], squares.shape[-1])
         transforms = torch.baddbmm(self.log_l, self.rates, squares, alpha=-1, out=out)
         transforms[:, : self.low].expm1_()
@@ -143,56 +138,55 @@ class Lengths(NamedTuple):
 class Moments(NamedTuple):
     """Weighted sums over the offsets of each centre, from which the derivatives in centres and covariances follow."""
 
-    value: Array  # (E,)
+    totals: Array  # (E, 1 + g), of lengths and slopes
     pull: Array  # (E, d), of b slope
-    slope: Array  # (E, g)
-    outer_slope: Array  # (E, d, d), of b_a slope_a b_b, or (E, 0)
-    outer_curve: Array  # (E, d, d), of b_a curve_a b_b, or (E, g), of squares * curve
+    outer: Array  # (E, d, 2 d), of b_a b_b slope_b and b_a b_b curve_b, or (E, g), of squares * curve
 
     def __add__(self, other: Moments) -> Moments:  # type: ignore[override]
         return Moments(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-def moments(rows: Rows, lengths: Lengths, weights: Tensor, scratch: Scratch) -> Moments:
-    """Sum over the offsets with weights `(E or 1, n)`, in float64 at last; slopes and curves are overwritten."""
+def moments(rows: Rows, lengths: Lengths, weights: Tensor) -> Moments:
+    """Sum over the offsets with weights `(E or 1, n)`, in float64 at last; the lengths are overwritten."""
     (sums, turned, squares), slope, curve = lengths, lengths.slope, lengths.curve
     each = weights.unsqueeze(1)
     totals = torch.bmm(sums[:, : 1 + slope.shape[1]], each.mT.expand(len(sums), -1, 1)).squeeze(-1)
-    weighted = torch.mul(turned, each, out=scratch.empty(*turned.shape))
     if rows.turn is None:
-        outer_slope = turned.new_zeros(len(turned), 0)
-        outer_curve = curve.mul_(each).mul_(squares).sum(-1)
-        pull = weighted.mul_(slope).sum(-1)
+        outer = curve.mul_(each).mul_(squares).sum(-1)
+        pull = slope.mul(turned.mul_(each)).sum(-1)
     else:
+        weighted = torch.mul(turned, each, out=squares)
         sums[:, 1:].unflatten(1, (2, -1)).mul_(weighted.unsqueeze(1))
-        outer_slope, outer_curve = torch.bmm(turned, sums[:, 1:].mT).mT.chunk(2, 1)
+        outer = torch.bmm(turned, sums[:, 1:].mT)
         pull = slope.sum(-1)
-    return Moments(*(x.double() for x in (totals[:, 0], pull, totals[:, 1:], outer_slope, outer_curve)))
+    return Moments(totals.double(), pull.double(), outer.double())
 
 
-def gradients(rows: Rows, sums: Moments) -> tuple[Array, Array]:
-    """Return derivatives of the weighted mean length in the centres, `(B, k, d)`, and in their covariances.
+def with_derivatives(rows: Rows, sums: Moments) -> tuple[Array, Array, Array]:
+    """Return weighted mean lengths, `(B, k)`, their derivatives in the centres, `(B, k, d)`, and in their covariances.
 
     Those are matrices `(B, k, d, d)`, or along the coordinate axes `(B, k, g)`.
     """
     variances, axes = rows.shapes
-    sums = Moments(*(as_like(x.view(*variances.shape[:2], *x.shape[1:]), variances) for x in sums))
+    totals, pull, outer = (as_like(x.view(*variances.shape[:2], *x.shape[1:]), variances) for x in sums)
+    value, slope = totals[..., 0], totals[..., 1:]
     if axes is None:
-        return sums.pull, 0.5 * rows.multiplicity * sums.slope - sums.outer_curve
+        return value, pull, 0.5 * rows.multiplicity * slope - outer
     transposed = axes.swapaxes(-2, -1)
-    spread = on_diagonal(-_divided_differences(variances, sums, _NEAR[rows.dtype]), 0.5 * sums.slope)
-    return (sums.pull[..., None, :] @ transposed)[..., 0, :], axes @ spread @ transposed
+    spread = on_diagonal(-_divided_differences(variances, outer, _NEAR[rows.dtype]), 0.5 * slope)
+    return value, (pull[..., None, :] @ transposed)[..., 0, :], axes @ spread @ transposed
 
 
-def _divided_differences(variances: Array, sums: Moments, limit: float) -> Array:
+def _divided_differences(variances: Array, outer: Array, limit: float) -> Array:
     """Return `sum_n w_n b_a b_b (slope_a - slope_b) / (2 (variance_b - variance_a))`, `(B, k, d, d)`.
 
     Its limit for equal variances is `sum_n w_n b_a b_b curve`; the mean of both curves is off by the square of the
     difference, which decides where to take it.
     """
-    lib, gap = library(variances), variances[..., None, :] - variances[..., None]
-    slope, curve = (diagonal(x)[..., None] for x in (sums.outer_slope, sums.outer_curve))
-    near = abs(gap) * curve <= limit * slope  # |gap| * t, for the mean t, which is curve / slope
+    lib, gap = library(variances), variances[..., None] - variances[..., None, :]
+    dim = variances.shape[-1]
+    slopes, curves = outer[..., :dim], outer[..., dim:]
+    near = abs(gap) * diagonal(curves)[..., None] <= limit * diagonal(slopes)[..., None]  # |gap| * mean t
     near = (gap == 0) | (near & near.swapaxes(-2, -1))
-    apart = (sums.outer_slope - sums.outer_slope.swapaxes(-2, -1)) / lib.where(near, 1.0, gap)
-    return 0.5 * lib.where(near, sums.outer_curve + sums.outer_curve.swapaxes(-2, -1), apart)
+    apart = (slopes - slopes.swapaxes(-2, -1)) / lib.where(near, 1.0, gap)
+    return 0.5 * lib.where(near, curves + curves.swapaxes(-2, -1), apart)
