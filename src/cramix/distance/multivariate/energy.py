@@ -41,14 +41,14 @@ def energy_distance(
     if target_term and _belongs_second(p, q):
         p, q = q, p
     if not plain_eager():
-        sides = (p, q), (q, p)
-        flat_p, flat_q = (_tensors(a, b, batch, Points if a.only_points else Components) for a, b in sides)
+        sides = (p, q, Points if p.only_points else Components), (q, p, Points if q.only_points else Components)
+        flat_p, flat_q = (_flat(_tensors(*side), batch, side[2]) for side in sides)
         return transformable_energy(flat_p, flat_q, _may_move(p), _may_move(q), tolerance, target_term).reshape(batch)
     known_p = known_q = None
     if not p.only_points:
         known_p, known_q = _own(p, batch, tolerance), _own(q, batch, tolerance) if target_term else _nothing(q, batch)
     p_kind, q_kind = _kind(p, False), _kind(q, known_q is not None)
-    p_tensors, q_tensors = _tensors(p, q, batch, p_kind), _tensors(q, p, batch, q_kind)
+    p_tensors, q_tensors = _tensors(p, q, p_kind), _tensors(q, p, q_kind)
     least = 0.0 if target_term else -math.inf
     call = _Call(p_kind, q_kind, len(p_tensors), known_p, known_q, tolerance, least, batch, torch.is_grad_enabled())
     return _Energy.apply(call, *p_tensors, *q_tensors)
@@ -95,7 +95,7 @@ class _Call(NamedTuple):
 
 
 class _Energy(Function):
-    """The distance of two sides, given as flat tensors; the gradients are known when the value is.
+    """The distance of two sides, given as tensors; the gradients are known when the value is.
 
     What rounding takes below `least` is put there, and keeps its gradient.
     """
@@ -103,8 +103,9 @@ class _Energy(Function):
     @staticmethod
     def forward(ctx, call, *tensors):
         need, n_p = [call.derivatives and x for x in ctx.needs_input_grad[1:]], call.n_p
-        p, q = call.p_kind(*tensors[:n_p]), call.q_kind(*tensors[n_p:])
         with torch.inference_mode():  # calls are a quarter cheaper
+            p = call.p_kind(*_flat(tensors[:n_p], call.batch, call.p_kind))
+            q = call.q_kind(*_flat(tensors[n_p:], call.batch, call.q_kind))
             value, at_p, at_q = evaluate(
                 p, q, call.known_p, call.known_q, call.tolerance, at_p=any(need[:n_p]), at_q=any(need[n_p:])
             )
@@ -124,33 +125,35 @@ class _Energy(Function):
 
 
 def _tensors(
-    side: MultivariateNormalMixture, other: MultivariateNormalMixture, batch: torch.Size, kind: type[Given]
+    side: MultivariateNormalMixture, other: MultivariateNormalMixture, kind: type[Given]
 ) -> tuple[Tensor, ...]:
-    """Return weights, means and the spread, if there is one, as both sides have it, each with one flat batch axis."""
-    rows = batch.numel()
-    if kind is Points and side.batch_shape.numel() == 1:
-        rows, batch = 1, side.batch_shape
-    weights, means, same = side.weights, side.means, side.batch_shape == batch
-    if not same:
-        weights, means = weights.expand(*batch, -1), means.expand(*batch, -1, -1)
-    weights, means = weights.reshape(rows, -1), means.reshape(rows, side.n_components, -1)
+    """Return weights, means and the spread, if there is one, as both sides have it."""
+    weights, means, covariances = side.weights, side.means, side.covariance_kind
     if side.only_points:
         return weights, means
     if kind is Factors:
-        factors = side.covariance_kind.values
-        whole = (*batch, side.n_components, *factors.shape[-2:])
-        return weights, means, (factors if factors.shape == whole else factors.expand(whole)).reshape(rows, *whole[-3:])
-    dense = not side.covariance_kind.axis_aligned or not (other.only_points or other.covariance_kind.axis_aligned)
-    spread = side.covariance_kind.matrices(side.dim) if dense else side.covariance_kind.spread()
-    if not dense and not other.only_points and other.covariance_kind.spread().shape[-1] > 1:
-        spread = spread.expand(*spread.shape[:-1], side.dim)
-    own = spread.shape[-2:] if dense else spread.shape[-1:]
-    if kind is Points:
-        spread, k = spread.narrow(-1 - len(own), 0, 1), 1
+        spread, axes = covariances.values, 2
     else:
-        k = side.n_components
-    whole = (*batch, k, *own)
-    return weights, means, (spread if spread.shape == whole else spread.expand(whole)).reshape(rows, k, *own)
+        dense = not covariances.axis_aligned or not (other.only_points or other.covariance_kind.axis_aligned)
+        spread, axes = (covariances.matrices(side.dim), 2) if dense else (covariances.spread(), 1)
+        if not dense and not other.only_points and other.covariance_kind.spread().shape[-1] > 1:
+            spread = spread.expand(*spread.shape[:-1], side.dim)
+    k = side.n_components
+    if kind is Points:
+        spread, k = spread.narrow(-1 - axes, 0, 1), 1
+    whole = (*side.batch_shape, k, *spread.shape[-axes:])
+    return weights, means, spread if spread.shape == whole else spread.expand(whole)
+
+
+def _flat(tensors: tuple[Tensor, ...], batch: torch.Size, kind: type[Given]) -> tuple[Tensor, ...]:
+    """Return tensors with one flat batch axis, of length 1 for points that all of the batch share."""
+    own = tensors[0].shape[:-1]
+    if own != batch:
+        if kind is Points and own.numel() == 1:
+            batch = own
+        tensors = tuple(x.expand(*batch, *x.shape[len(own) :]) for x in tensors)
+    rows = batch.numel()
+    return tuple(x.reshape(rows, *x.shape[len(batch) :]) for x in tensors)
 
 
 def _nothing(side: MultivariateNormalMixture, batch: torch.Size) -> Known:
@@ -196,7 +199,7 @@ def _own_term(mixture: MultivariateNormalMixture, tolerance: float) -> OwnTerm:
         return known[5]
     side = _kind(mixture, constant=True)
     with torch.no_grad():
-        term = OwnTerm(side(*_tensors(mixture, mixture, mixture.batch_shape, side)), tolerance)
+        term = OwnTerm(side(*_flat(_tensors(mixture, mixture, side), mixture.batch_shape, side)), tolerance)
     _known_terms[mixture.means] = *(x.clone() for x in tensors), type(kind), tolerance, term
     return term
 

@@ -72,8 +72,9 @@ class _Energy(Function):
 
 
 def pulled_back(grad: Tensor, known: Tensor, shape: torch.Size) -> Tensor:
-    """Return the known gradient `(B, *)` times that of the result, `(B,)`, for a tensor that the batch may share."""
-    product = grad.reshape(-1, *(1,) * (known.ndim - 1)) * known
+    """Return the known gradient `(B, *)` times that of the result, `(*batch)`, for a tensor that may be shared in it."""
+    own = known.shape[1:]
+    product = grad.reshape(*grad.shape, *(1,) * len(own)) * known.reshape(*grad.shape, *own)
     return (product if product.shape == shape else product.sum_to_size(shape)).to(grad.dtype)
 
 
