@@ -72,7 +72,7 @@ class _Energy(Function):
 
 
 def pulled_back(grad: Tensor, known: Tensor, shape: torch.Size) -> Tensor:
-    """Return the known gradient `(B, *)` times that of the result, `(*batch)`, for a tensor that may be shared in it."""
+    """Return the known gradient `(B, *)` times that of the result, `(*batch)`, for a tensor that it may share."""
     own = known.shape[1:]
     product = grad.reshape(*grad.shape, *(1,) * len(own)) * known.reshape(*grad.shape, *own)
     return (product if product.shape == shape else product.sum_to_size(shape)).to(grad.dtype)
