@@ -40,6 +40,11 @@ def in_float64(x: Array) -> Array:
     return x.astype(np.float64, copy=False) if isinstance(x, np.ndarray) else x.double()
 
 
+def rows_at(x: Array, index: Array) -> Array:
+    """Return the rows `(B, E, *)` of `(B, k, *)` that have the numbers of an index `(E,)`."""
+    return x.take(index, 1) if isinstance(x, np.ndarray) else x.index_select(1, index)
+
+
 def sums_at(index: Array, x: Array, count: int) -> Array:
     """Return sums `(B, count, f)` of the rows of `(B, E, f)` that have the same number in an index `(E,)`."""
     if isinstance(x, np.ndarray):
@@ -54,7 +59,7 @@ def exp(x: Array) -> Array:
 
 def squared_lengths(x: Array) -> Array:
     """Return the squared lengths of vectors `(B, n, d)`, `(B, n)`."""
-    return np.einsum("bnd,bnd->bn", x, x) if isinstance(x, np.ndarray) else x.square().sum(-1)
+    return (x * x) @ np.ones(x.shape[-1], x.dtype) if isinstance(x, np.ndarray) else x.square().sum(-1)
 
 
 def diagonal(x: Array) -> Array:

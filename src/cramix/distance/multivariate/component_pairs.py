@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cramix.distance.multivariate.arrays import Array, as_like, library, sums_at
+from cramix.distance.multivariate.arrays import Array, as_like, library, rows_at, sums_at
 from cramix.distance.multivariate.mean_norm import Lengths, Rows, moments, with_derivatives
 from cramix.distance.multivariate.nodes import Nodes
 from cramix.distance.multivariate.pair_norm import pair_norm
@@ -51,7 +51,7 @@ def with_pairs(parts: Components) -> tuple[Ellipsoids, Ellipsoids]:
     """Decompose the covariances of components and of all pairs of them, in the order of `pairs`, at once."""
     k = parts.means.shape[1]
     first, second = pairs(k, k, parts.means)
-    sums = parts.spread[:, first] + parts.spread[:, second]
+    sums = rows_at(parts.spread, first) + rows_at(parts.spread, second)
     sums[:, :k] *= 0.5
     variances, axes = ellipsoids(sums, parts.dense)
     own = Ellipsoids(variances[:, :k], None if axes is None else axes[:, :k])
@@ -84,16 +84,16 @@ def between_components(
     value, sums = lib.zeros_like(weights[:, 0]), None
     for start in range(0, len(first), step):
         i, j = first[start : start + step], second[start : start + step]
-        at_i, at_j = places[:, i], places[:, j]
-        of_pairs = ellipsoids(spread[:, i] + spread[:, j], parts.dense) if shapes is None else shapes
+        at_i, at_j = rows_at(places, i), rows_at(places, j)
+        of_pairs = shapes or ellipsoids(rows_at(spread, i) + rows_at(spread, j), parts.dense)
         norm = pair_norm(nodes, of_pairs, parts.multiplicity, (at_i - at_j)[..., 1:], derivatives)
-        half = lib.where(i == j, 0.5, 1.0)
-        w_i, w_j, length = at_i[..., :1], at_j[..., :1], (half * norm.value)[..., None]
-        value += (w_i * w_j * length)[..., 0].sum(-1)
+        w_i, w_j, half = at_i[..., :1], at_j[..., :1], lib.where(i == j, 0.5, 1.0)[:, None]
+        share, length = half * w_i * w_j, norm.value[..., None]
+        value += (share * length).sum((1, 2))
         if norm.at_offsets is None or norm.at_spread is None:
             continue
-        share = half[:, None] * w_i * w_j
         pull, stretch = share * norm.at_offsets, share * norm.at_spread.reshape(batch, len(i), -1)
+        length = half * length
         both = lib.concatenate((w_j * length, pull, stretch), -1), lib.concatenate((w_i * length, -pull, stretch), -1)
         block = sums_at(i, both[0], k) + sums_at(j, both[1], k)
         sums = block if sums is None else sums + block
