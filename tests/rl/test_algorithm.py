@@ -99,7 +99,7 @@ def test_vectorised_environments(kind):
 
 @pytest.mark.parametrize("truncates", [False, True])
 def test_ends_of_episodes_come_to_the_memory_as_they_were(truncates):
-    model = GMDQN("MlpPolicy", Steps(truncates=truncates), seed=0, n_steps=1, **QUICK).learn(20)
+    model = GMDQN("MlpPolicy", Steps(truncates=truncates), seed=0, gamma=0.9, n_steps=1, **QUICK).learn(20)
     memory = model.replay_buffer
     ends = np.arange(20) % 5 == 4
     np.testing.assert_array_equal(memory.ended[:20, 0], ends)
@@ -107,7 +107,7 @@ def test_ends_of_episodes_come_to_the_memory_as_they_were(truncates):
     np.testing.assert_array_equal(memory.after[""][:20, 0, 0], np.tile(np.arange(1, 6), 4))  # not of the next episode
     b = memory.draw(60)
     last = b.next_observations[:, 0] == 5
-    np.testing.assert_allclose(b.discounts[last], 0.99 if truncates else 0.0)
+    np.testing.assert_allclose(b.discounts[last], 0.9 if truncates else 0.0)
     assert last.any()
 
 

@@ -35,7 +35,7 @@ def test_interval_of_one_score_is_that_score():
 def test_c51_is_told_the_range_of_returns():
     runs = plan({"CartPole-v1": 10}, {"gmdqn": 1, "c51": 1})
     assert runs[0].settings == {}
-    assert runs[1].settings["returns"] == {"low": 0, "high": 100}
+    assert runs[1].settings["returns"] == {"low": 0, "high": 200}
 
 
 def test_curves_have_as_many_points_in_short_runs_as_in_long_ones():

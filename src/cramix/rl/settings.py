@@ -54,7 +54,7 @@ class Settings:
     batch_size: int = 128
     tau: float = 0.005
     target_update_interval: int = 1
-    gamma: float = 0.99
+    gamma: float = 0.995
     n_steps: int = 3
     train_freq: int | tuple[int, str] = 1
     gradient_steps: int = 1

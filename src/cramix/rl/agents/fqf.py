@@ -47,10 +47,10 @@ class FractionReturns(Returns):
         borders = shares.cumsum(-1)
         middles = (borders - 0.5 * shares).detach()
         inner = borders[:, :-1]
-        values = self._values(features, torch.cat([middles, inner.detach()], -1))  # (batch, actions, 2 quantiles - 1)
-        means, at_borders = values.split([self.quantiles, self.quantiles - 1], -1)
+        means = self._values(features, middles)  # (batch, actions, quantiles)
         weights = shares.detach().unsqueeze(1)
-        slope = (2 * at_borders - means[..., :-1] - means[..., 1:]).detach()  # of W1 in each border
+        with torch.no_grad():
+            slope = 2 * self._values(features, inner) - means[..., :-1] - means[..., 1:]  # of W1 in each border
         proposed = slope * (inner - inner.detach()).unsqueeze(1)  # zero, with the derivative of W1 in the proposal
         return Parts(weights, means, torch.zeros_like(weights), proposed)
 

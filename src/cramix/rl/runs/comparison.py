@@ -18,7 +18,7 @@ from cramix.rl.runs.training import Run, read, train
 # Checkpoints of a run, and points of its learning curve.
 _POINTS = 12
 # C51 must be told the range of returns; it is that of discounted ones here.
-_RANGES = {"LunarLander-v3": (-300, 300), "CartPole-v1": (0, 100), "Acrobot-v1": (-100, 0)}
+_RANGES = {"LunarLander-v3": (-300, 300), "CartPole-v1": (0, 200), "Acrobot-v1": (-200, 0)}
 
 
 class Standing(NamedTuple):
