@@ -1,4 +1,4 @@
-"""`cramix reproduce lunarlander` and `ablation`, on a small game: runs, a table, curves; what is done stays done."""
+"""`cramix reproduce lunarlander`, `ablation`, `screening`, on a small game: tables, curves; what is done stays done."""
 
 from __future__ import annotations
 
@@ -63,6 +63,20 @@ def test_variations_are_compared_with_the_default(tmp_path: Path, monkeypatch: p
     assert rows["default"]["parameters"] > rows[PAPER]["parameters"]
     told = json.loads((tmp_path / "CartPole-v1" / "1 step" / "seed-100" / "run.json").read_text())
     assert told["settings"] == {"n_steps": 1}
+
+
+def test_choices_are_screened(tmp_path: Path) -> None:
+    arguments = ["reproduce", "screening", "--out", str(tmp_path), "--env", "CartPole-v1", "--steps", "60"]
+    options = ["--seeds", "2", "--episodes", "2", "--choice", "1 step", "--choice", "dueling", "--workers", "2"]
+    found = CliRunner().invoke(app, [*arguments, *options], env={"COLUMNS": "80"})
+    assert found.exit_code == 0, found.stderr
+    assert len(list(tmp_path.rglob("result.json"))) == 8
+    told = json.loads((tmp_path / "effects.json").read_text())
+    assert list(told) == ["1 step", "dueling"]
+    assert told["dueling"]["score"]["low"] <= told["dueling"]["score"]["high"]
+    assert "1 step" in found.stdout
+    code = CliRunner().invoke(app, [*arguments, "--choice", "none"]).exit_code
+    assert code == 2
 
 
 @pytest.mark.parametrize("name", VARIATIONS)

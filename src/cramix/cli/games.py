@@ -1,7 +1,8 @@
-"""The comparison of Q-learners: runs in processes, a table, learning curves."""
+"""Comparisons of Q-learners and of their choices: runs in processes, tables, learning curves."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from cramix.plot.learning import Curve, learning_curves
 from cramix.rl import ALGORITHMS
 from cramix.rl.runs.ablation import ablation
 from cramix.rl.runs.comparison import Standing, compare, curve_intervals, plan
+from cramix.rl.runs.screening import effects, screening
+from cramix.rl.runs.statistics import Interval
 from cramix.rl.runs.training import Run, write
 
 _OURS = "gmdqn"
@@ -54,6 +57,38 @@ def vary(game: str, steps: int, out: Path, seeds: int, episodes: int, workers: i
     except ValueError as error:
         raise Refusal(str(error)) from None
     _report(_trained(runs, out, workers, device), out, "variation")
+
+
+def screen(
+    game: str,
+    steps: int,
+    out: Path,
+    choices: Sequence[str],
+    seeds: int,
+    episodes: int,
+    workers: int | None,
+    device: str | None,
+) -> None:
+    """Train GMDQN with half of some choices made otherwise in every group of runs, and print what each is worth."""
+    try:
+        runs = screening(game, steps, seeds, choices, episodes=episodes)
+    except ValueError as error:
+        raise Refusal(str(error)) from None
+    standings = _trained(runs, out, workers, device)
+    found = effects(runs, choices, out)
+    title = f"{game}: interquartile means with a choice less those without"
+    table = Table("choice", "return", "failures, %", "return of the rest", title=title, box=SIMPLE_HEAD, pad_edge=False)
+    for effect in found:
+        table.add_row(effect.name, _signed(effect.score), _signed(effect.failures, 100), _signed(effect.successes))
+    Console().print(table)
+    words = {effect.name: {name: x._asdict() for name, x in list(effect._asdict().items())[1:]} for effect in found}
+    write(out / "effects.json", words)
+    write(out / "standings.json", [_words(standing) for standing in standings])
+
+
+def _signed(interval: Interval, factor: float = 1.0) -> str:
+    value, low, high = (f"{factor * x:+.1f}" for x in interval)
+    return f"{value} ({low} to {high})"
 
 
 def _report(standings: list[Standing], out: Path, kind: str) -> None:

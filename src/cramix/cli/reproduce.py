@@ -21,6 +21,8 @@ from cramix.plot import require_matplotlib
 # Environments of the comparison of Q-learners, and how long agents learn in each.
 _GAMES = {"LunarLander-v3": 300_000, "CartPole-v1": 50_000, "Acrobot-v1": 50_000}
 
+_Env = Annotated[str, typer.Option(help="The environment.")]
+_Steps = Annotated[int, typer.Option(help="Environment steps of a run.", min=1)]
 _Episodes = Annotated[int, typer.Option(help="Episodes that the last agent of a run plays.", min=1)]
 _Workers = Annotated[int | None, typer.Option(help="Processes at a time; all cores by default.", min=1)]
 _Device = Annotated[str | None, typer.Option(help="cuda trains runs that differ in their seeds only together.")]
@@ -98,8 +100,8 @@ def ablation(
         "ablation"
     ),
     seeds: Annotated[int, typer.Option(help="Seeds of each variation.", min=1)] = 5,
-    env: Annotated[str, typer.Option(help="The environment.")] = "LunarLander-v3",
-    steps: Annotated[int, typer.Option(help="Environment steps of a run.", min=1)] = 300_000,
+    env: _Env = "LunarLander-v3",
+    steps: _Steps = 300_000,
     episodes: _Episodes = 100,
     workers: _Workers = None,
     device: _Device = None,
@@ -108,3 +110,23 @@ def ablation(
     from cramix.cli.games import vary
 
     vary(env, steps, out, seeds, episodes, workers, device)
+
+
+@app.command()
+def screening(
+    out: Annotated[Path, typer.Option(help="The folder for runs and table; goes on with what is there.")] = Path(
+        "screening"
+    ),
+    choice: Annotated[list[str] | None, typer.Option(help="One of the ablation; may be repeated.")] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds of each group.", min=1)] = 5,
+    env: _Env = "LunarLander-v3",
+    steps: _Steps = 300_000,
+    episodes: _Episodes = 500,
+    workers: _Workers = None,
+    device: _Device = None,
+) -> None:
+    """Train GMDQN in groups with half of some choices made otherwise, and say what each is worth: hours."""
+    from cramix.cli.games import screen
+    from cramix.rl.runs.screening import CHOICES
+
+    screen(env, steps, out, choice or CHOICES, seeds, episodes, workers, device)

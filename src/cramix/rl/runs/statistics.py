@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,28 @@ def interval(scores: np.ndarray, seed: int = 0) -> Interval:
     value = float(interquartile_mean(scores))
     if len(scores) < 2 or np.ptp(scores) == 0:
         return Interval(value, value, value)
-    drawn = stats.bootstrap(
-        (scores,), interquartile_mean, n_resamples=5000, axis=-1, method="percentile", rng=np.random.default_rng(seed)
-    )
-    return Interval(value, float(drawn.confidence_interval.low), float(drawn.confidence_interval.high))
+    return Interval(value, *_bootstrapped((scores,), interquartile_mean, seed))
+
+
+def difference(one: np.ndarray, other: np.ndarray, seed: int = 0) -> Interval:
+    """Return the interquartile mean of one set of runs less that of another; NaN counts as not there."""
+    one, other = (scores[~np.isnan(scores)] for scores in (one, other))
+    if min(len(one), len(other)) < 2:
+        return Interval(np.nan, np.nan, np.nan)
+
+    def less(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
+        return interquartile_mean(a, axis) - interquartile_mean(b, axis)
+
+    value = float(less(one, other))
+    if np.ptp(one) == np.ptp(other) == 0:
+        return Interval(value, value, value)
+    return Interval(value, *_bootstrapped((one, other), less, seed))
+
+
+def _bootstrapped(
+    samples: tuple[np.ndarray, ...], statistic: Callable[..., np.ndarray], seed: int
+) -> tuple[float, float]:
+    """Return the ends of a 95 % interval by a percentile bootstrap."""
+    random = np.random.default_rng(seed)
+    drawn = stats.bootstrap(samples, statistic, n_resamples=5000, axis=-1, method="percentile", rng=random)
+    return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
