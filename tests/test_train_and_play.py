@@ -223,7 +223,7 @@ def test_what_cannot_be_played_is_refused(folder: Path, monkeypatch: pytest.Monk
     assert "risk must" in refuses("play", "run", "--risk", "luck")
     assert "--no-film" in refuses("play", "run", "--out", "x.gif", "--no-film")
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    assert "pip install imageio-ffmpeg" in run("play", "run", "--out", "x.mp4", code=1)[1]
+    assert "pip install 'cramix[film]'" in run("play", "run", "--out", "x.mp4", code=1)[1]
     (folder / "run" / "model.zip").write_bytes((folder / "run" / "model.zip").read_bytes()[:900])
     assert "model.zip must be a whole model" in refuses("play", "run")
 

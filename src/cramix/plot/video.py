@@ -104,5 +104,5 @@ def _ffmpeg() -> Any:
     try:
         import imageio_ffmpeg
     except ImportError:
-        raise ImportError("MP4 files need imageio-ffmpeg. Use: pip install imageio-ffmpeg, or write a .gif") from None
+        raise ImportError("MP4 files need imageio-ffmpeg. Use: pip install 'cramix[film]', or write a .gif") from None
     return imageio_ffmpeg
