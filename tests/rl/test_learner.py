@@ -22,7 +22,7 @@ from cramix.rl.risk import parse_risk
 STATES, ACTIONS = 4, 3
 
 
-def network(algo, seed, net_arch=()):
+def network(algo, seed, net_arch=(), members=1):
     torch.manual_seed(seed)
     kind = ALGORITHMS[algo]
     return ReturnNetwork(
@@ -34,16 +34,17 @@ def network(algo, seed, net_arch=()):
         activation_fn=nn.Tanh,
         layer_norm=False,
         dueling=False,
+        members=members,
         features_extractor_class=FlattenExtractor,
         features_extractor_kwargs={},
         normalize_images=True,
     )
 
 
-def learner(algo="gmdqn", unit=1.0, risk=None, net_arch=(), **settings):
+def learner(algo="gmdqn", unit=1.0, risk=None, net_arch=(), members=1, **settings):
     settings = {"optimizer": torch.optim.SGD, "max_grad_norm": None, "tau": 1.0, **settings}
     measure = None if risk is None else parse_risk(risk)
-    nets = network(algo, 0, net_arch), network(algo, 1, net_arch)
+    nets = network(algo, 0, net_arch, members), network(algo, 1, net_arch, members)
     return Learner(*nets, torch.tensor(unit), Settings(**settings), measure), *nets
 
 
@@ -220,6 +221,7 @@ def test_masked_next_actions_are_never_the_best():
             activation_fn=nn.Tanh,
             layer_norm=False,
             dueling=False,
+            members=1,
             features_extractor_class=_Room,
             features_extractor_kwargs={},
             normalize_images=True,

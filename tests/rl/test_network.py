@@ -29,6 +29,7 @@ def network(space, **changes):
         "activation_fn": nn.Tanh,
         "layer_norm": False,
         "dueling": False,
+        "members": 1,
         "features_extractor_class": extractor,
         "features_extractor_kwargs": {},
         "normalize_images": True,

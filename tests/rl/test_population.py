@@ -31,9 +31,13 @@ def filled_memory(agents: int, generator: torch.Generator, device: torch.device 
     return memory
 
 
-@pytest.mark.parametrize(("algo", "compiled"), [*((algo, False) for algo in ALGORITHMS), ("gmdqn", True)])
-def test_updates_are_those_of_each_agent_alone(algo, compiled):
+@pytest.mark.parametrize(
+    ("algo", "compiled", "members"),
+    [*((algo, False, 1) for algo in ALGORITHMS), ("gmdqn", True, 1), ("gmdqn", False, 2)],
+)
+def test_updates_are_those_of_each_agent_alone(algo, compiled, members):
     settings = {**SMALL, "return_scale": 2.0, "max_grad_norm": 0.1, "device": "cpu"}
+    settings["policy_kwargs"] = {**SMALL["policy_kwargs"], "members": members}
     if algo == "fqf":
         settings["returns"] = {"quantiles": 4, "cosines": 8}
     models = [ALGORITHMS[algo]("MlpPolicy", "CartPole-v1", seed=seed, **settings) for seed in range(3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from stable_baselines3.common.preprocessing import preprocess_obs
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor, nn
 
+from cramix.checks import check_integer
 from cramix.rl.masks import without_mask
 from cramix.rl.returns import Parts, Returns
 
@@ -29,6 +31,7 @@ class ReturnNetwork(nn.Module):
         activation_fn: between them.
         layer_norm: whether each hidden layer is normalised before its activation.
         dueling: whether actions share a common part.
+        members: networks that learn side by side from other starts; what they say counts alike.
         features_extractor_class: what comes before, of Stable-Baselines3's kind.
         features_extractor_kwargs: arguments for it.
         normalize_images: whether bytes are divided by 255.
@@ -45,6 +48,7 @@ class ReturnNetwork(nn.Module):
         activation_fn: type[nn.Module],
         layer_norm: bool,
         dueling: bool,
+        members: int,
         features_extractor_class: type[BaseFeaturesExtractor],
         features_extractor_kwargs: dict[str, Any],
         normalize_images: bool,
@@ -63,16 +67,20 @@ class ReturnNetwork(nn.Module):
             if isinstance(kind, spaces.Discrete)
         }
         self.features_extractor = features_extractor_class(self.observation_space, **features_extractor_kwargs)
-        layers: list[nn.Module] = []
-        width = self.features_extractor.features_dim
-        for size in net_arch:
-            layers.append(nn.Linear(width, size))
-            if layer_norm:
-                layers.append(nn.LayerNorm(size))
-            layers.append(activation_fn())
-            width = size
-        self.trunk = nn.Sequential(*layers)
-        self.returns = returns_class(width, actions, dueling, **returns)
+        check_integer("members", members, 1)
+        widths = [self.features_extractor.features_dim, *net_arch]
+
+        def trunk() -> nn.Sequential:
+            layers: list[nn.Module] = []
+            for width, size in pairwise(widths):
+                layers += [nn.Linear(width, size), *([nn.LayerNorm(size)] if layer_norm else []), activation_fn()]
+            return nn.Sequential(*layers)
+
+        def head() -> Returns:
+            return returns_class(widths[-1], actions, dueling, **returns)
+
+        self.trunk, self.returns = trunk(), head()
+        self.others = nn.ModuleList(nn.Sequential(trunk(), head()) for _ in range(members - 1))
 
     def forward(self, observation: Observation) -> Parts:
         """Return the distributions `(batch, actions, k)` of observations `(batch, ...)`."""
@@ -81,7 +89,18 @@ class ReturnNetwork(nn.Module):
             seen = {key: self._numbers(key, part, observation[key]) for key, part in space.spaces.items()}  # type: ignore
         else:
             seen = self._numbers("", space, observation)
-        return self.returns(self.trunk(self.features_extractor(seen)))
+        features = self.features_extractor(seen)
+        return Parts.joined([self.returns(self.trunk(features)), *(member(features) for member in self.others)])
+
+    @property
+    def members(self) -> int:
+        """How many networks learn side by side."""
+        return 1 + len(self.others)
+
+    def fractions(self) -> list[nn.Parameter]:
+        """Return the parameters of the weights of mixtures, of all members."""
+        heads = [self.returns, *(member[-1] for member in self.others)]  # type: ignore[index]
+        return [parameter for head in heads for parameter in head.fractions()]
 
     def _numbers(self, key: str, space: spaces.Space, observation: Any) -> Any:
         """Return one kind of observations as Stable-Baselines3 has it; one of many as ones and zeros, compilably."""

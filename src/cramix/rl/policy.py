@@ -33,6 +33,7 @@ class ReturnPolicy(BasePolicy):
         activation_fn: between them.
         layer_norm: whether hidden layers are normalised.
         dueling: whether actions share a common part.
+        members: networks that learn side by side from other starts; what they say counts alike.
         features_extractor_class: what comes before; the default depends on the policy.
         features_extractor_kwargs: arguments for it.
         normalize_images: whether bytes are divided by 255.
@@ -53,6 +54,7 @@ class ReturnPolicy(BasePolicy):
         activation_fn: type[nn.Module] = nn.ReLU,
         layer_norm: bool = False,
         dueling: bool = False,
+        members: int = 1,
         features_extractor_class: type[BaseFeaturesExtractor] | None = None,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
@@ -63,6 +65,7 @@ class ReturnPolicy(BasePolicy):
             "activation_fn": activation_fn,
             "layer_norm": layer_norm,
             "dueling": dueling,
+            "members": members,
             "features_extractor_class": features_extractor_class or self.default_extractor,
             "features_extractor_kwargs": features_extractor_kwargs or {},
             "normalize_images": normalize_images,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -38,6 +39,34 @@ class Parts(NamedTuple):
 
         extra = None if self.extra is None else pick(self.extra)
         return Parts(pick(self.weights), pick(self.means), pick(self.scales), extra)
+
+    @staticmethod
+    def joined(members: Sequence[Parts]) -> Parts:
+        """Return the mixture of mixtures that count alike; the parts of each follow those of the one before."""
+        if len(members) == 1:
+            return members[0]
+        weights, scales = ([getattr(x, name).expand_as(x.means) for x in members] for name in ("weights", "scales"))
+        extra = [x.extra for x in members if x.extra is not None]
+        return Parts(
+            torch.cat(weights, -1) / len(members),
+            torch.cat([x.means for x in members], -1),
+            torch.cat(scales, -1),
+            torch.cat(extra, -1) if extra else None,
+        )
+
+    def apart(self, count: int) -> Parts:
+        """Return the members of joined parts `(batch, count * k)` as rows of their own, `(batch * count, k)`."""
+        if count == 1:
+            return self
+        weights, means, scales = (x.unflatten(-1, (count, -1)).flatten(0, 1) for x in self[:3])
+        extra = None if self.extra is None else self.extra.unflatten(-1, (count, -1)).flatten(0, 1)
+        return Parts(count * weights, means, scales, extra)
+
+    def repeated(self, count: int) -> Parts:
+        """Return parts `(batch, k)` with every row several times, `(batch * count, k)`."""
+        if count == 1:
+            return self
+        return Parts(*(None if x is None else x.repeat_interleave(count, 0) for x in self))  # type: ignore[arg-type]
 
     def mean(self) -> Tensor:
         """Return the expected return of every action, `(batch, actions)`."""

@@ -39,7 +39,7 @@ class Settings:
             not; "auto" is the size of returns seen before learning starts.
         risk: what makes a return good: "mean", "cvar:0.1", "expectile:0.3", "quantile:0.5", or a function of a mixture.
         compile: compile the update: True, False, or "auto", for long runs where a compiler is at hand.
-        policy_kwargs: `net_arch`, `activation_fn`, `layer_norm`, `dueling`, `features_extractor_class`,
+        policy_kwargs: `net_arch`, `activation_fn`, `layer_norm`, `dueling`, `members`, `features_extractor_class`,
             `features_extractor_kwargs`, `normalize_images`.
         returns: what is particular to the kind of returns.
     """

@@ -25,7 +25,7 @@ class ExpectedReturns(Returns):
         return Parts(self.ones, self.values(features), torch.zeros_like(self.ones))
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
-        return smooth_l1_loss(prediction.means, target.means, reduction="none").sum(-1)
+        return smooth_l1_loss(prediction.mean(), target.mean(), reduction="none")
 
 
 class DoubleDQN(DistributionalDQN):

@@ -41,7 +41,7 @@ class Learner:
         measure: Measure | None = None,
     ):
         self.unit, self.settings = unit, settings
-        fractions = online.returns.fractions() if settings.fraction_learning_rate is not None else []
+        fractions = online.fractions() if settings.fraction_learning_rate is not None else []
         layout = FlatParameters(online, [fractions])
         self.vectors, self.targets = layout.vectors, FlatParameters(target, [_same(target, online, fractions)]).vectors
         self.objective = Objective(online, layout, settings.max_grad_norm, measure)

@@ -64,10 +64,11 @@ class Objective:
         """
         with torch.no_grad():
             target = self.target([vector.detach() for vector in vectors], targets, batch, unit)
-        prediction = self.predict(vectors, batch.observations).of(batch.actions)
-        penalty = self.network.returns.penalty(prediction).mean()
-        loss = self.network.returns.loss(prediction, target).mean()
-        return loss + penalty, torch.stack([loss.detach(), penalty.detach(), *_looks(prediction)])
+        prediction, members = self.predict(vectors, batch.observations).of(batch.actions), self.network.members
+        each = prediction.apart(members)  # all learn what they say together is to be
+        penalty = self.network.returns.penalty(each).mean()
+        loss = self.network.returns.loss(each, target.repeated(members)).mean()
+        return members * (loss + penalty), torch.stack([loss.detach(), penalty.detach(), *_looks(prediction)])
 
     def gradient(self, vectors: Sequence[Tensor], *rest: Any) -> tuple[Sequence[Tensor], Tensor]:
         """Return the gradient and `METRICS`, as one graph for the compiler and for `vmap`; arguments are of `loss`."""

@@ -35,6 +35,8 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "8 components": {"returns": {"components": 8}},
     "dueling": {"policy_kwargs": {"dueling": True}},
     "layer norm": {"policy_kwargs": {"layer_norm": True}},
+    "2 members": {"policy_kwargs": {"members": 2}},
+    "2 members, 2 x 128": {"policy_kwargs": {"members": 2, "net_arch": [128, 128]}},
 }
 PAPER = "all as in the paper"
 
