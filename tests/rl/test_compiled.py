@@ -11,7 +11,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from cramix.rl import ALGORITHMS
 from cramix.rl.learning.learner import can_compile
-from tests.rl.test_learner import batch, learner
+from tests.rl.learners import batch, learner
 
 # In a process of its own: what it guards against may end the process. On two threads, for one adds without atomics.
 # Kernels are kept in torch's cache, so that only the first run takes the time to compile them.

@@ -2,7 +2,6 @@
 
 import builtins
 
-import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -18,45 +17,7 @@ from cramix.rl.learning.objective import METRICS
 from cramix.rl.network import ReturnNetwork
 from cramix.rl.replay import Transitions
 from cramix.rl.risk import parse_risk
-
-STATES, ACTIONS = 4, 3
-
-
-def network(algo, seed, net_arch=(), members=1):
-    torch.manual_seed(seed)
-    kind = ALGORITHMS[algo]
-    return ReturnNetwork(
-        spaces.Discrete(STATES),
-        ACTIONS,
-        kind.returns_class,
-        dict(kind.presets["default"].returns),
-        net_arch=net_arch,
-        activation_fn=nn.Tanh,
-        layer_norm=False,
-        dueling=False,
-        members=members,
-        features_extractor_class=FlattenExtractor,
-        features_extractor_kwargs={},
-        normalize_images=True,
-    )
-
-
-def learner(algo="gmdqn", unit=1.0, risk=None, net_arch=(), members=1, **settings):
-    settings = {"optimizer": torch.optim.SGD, "max_grad_norm": None, "tau": 1.0, **settings}
-    measure = None if risk is None else parse_risk(risk)
-    nets = network(algo, 0, net_arch, members), network(algo, 1, net_arch, members)
-    return Learner(*nets, torch.tensor(unit), Settings(**settings), measure), *nets
-
-
-def batch(rows=8, seed=0):
-    random = np.random.default_rng(seed)
-    return Transitions(
-        torch.tensor(random.integers(STATES, size=rows)),
-        torch.tensor(random.integers(ACTIONS, size=rows)),
-        torch.tensor(random.normal(size=rows), dtype=torch.float32),
-        torch.tensor(random.integers(STATES, size=rows)),
-        torch.tensor(random.choice([0.0, 0.9, 0.81], rows), dtype=torch.float32),
-    )
+from tests.rl.learners import ACTIONS, STATES, batch, learner, network
 
 
 def metrics(values):

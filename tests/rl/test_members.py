@@ -12,7 +12,7 @@ from cramix.rl.network import ReturnNetwork
 from cramix.rl.returns import Parts
 from tests.refusals import refuses
 from tests.rl.games import QUICK, Steps
-from tests.rl.test_learner import STATES, batch, learner, network
+from tests.rl.learners import STATES, batch, learner, network
 
 MEMBERS = 3
 

@@ -15,17 +15,19 @@ from rich.table import Table
 
 from cramix.atomic import replacing
 from cramix.checks import check_choice
-from cramix.cli.refusal import Refusal
+from cramix.cli.refusal import refusing
 from cramix.plot import require_matplotlib
 from cramix.plot.learning import Curve, learning_curves
 from cramix.rl import ALGORITHMS
 from cramix.rl.runs.ablation import ablation
 from cramix.rl.runs.comparison import Standing, compare, curve_intervals, plan
-from cramix.rl.runs.screening import effects, screening
+from cramix.rl.runs.screening import Effect, effects, screening
 from cramix.rl.runs.statistics import Interval
 from cramix.rl.runs.training import Run, write
 
 _OURS = "gmdqn"
+# What a choice of a screening is judged by.
+_FIGURES = Effect._fields[1:]
 
 
 def contest(
@@ -40,22 +42,18 @@ def contest(
 ) -> None:
     """Train what is missing, print how the algorithms stand, and draw their curves."""
     require_matplotlib()
-    try:
+    with refusing():
         for algo in algos or ():
             check_choice("algo", algo, ALGORITHMS)
         counts = {algo: seeds if algo == _OURS else rival_seeds for algo in algos or ALGORITHMS}
         runs = plan(games, {algo: count for algo, count in counts.items() if count}, episodes=episodes)
-    except ValueError as error:
-        raise Refusal(str(error)) from None
     _report(_trained(runs, out, workers, device), out, "algorithm")
 
 
 def vary(game: str, steps: int, out: Path, seeds: int, episodes: int, workers: int | None, device: str | None) -> None:
     """Train GMDQN with each of its choices made otherwise, and print how these stand."""
-    try:
+    with refusing():
         runs = ablation(game, steps, seeds, episodes=episodes)
-    except ValueError as error:
-        raise Refusal(str(error)) from None
     _report(_trained(runs, out, workers, device), out, "variation")
 
 
@@ -70,10 +68,8 @@ def screen(
     device: str | None,
 ) -> None:
     """Train GMDQN with half of some choices made otherwise in every group of runs, and print what each is worth."""
-    try:
+    with refusing():
         runs = screening(game, steps, seeds, choices, episodes=episodes)
-    except ValueError as error:
-        raise Refusal(str(error)) from None
     standings = _trained(runs, out, workers, device)
     found = effects(runs, choices, out)
     title = f"{game}: interquartile means with a choice less those without"
@@ -81,7 +77,7 @@ def screen(
     for effect in found:
         table.add_row(effect.name, _signed(effect.score), _signed(effect.failures, 100), _signed(effect.successes))
     Console().print(table)
-    words = {effect.name: {name: x._asdict() for name, x in list(effect._asdict().items())[1:]} for effect in found}
+    words = {effect.name: {figure: getattr(effect, figure)._asdict() for figure in _FIGURES} for effect in found}
     write(out / "effects.json", words)
     write(out / "standings.json", [_words(standing) for standing in standings])
 

@@ -21,6 +21,7 @@ from cramix.plot import require_matplotlib
 # Environments of the comparison of Q-learners, and how long agents learn in each.
 _GAMES = {"LunarLander-v3": 300_000, "CartPole-v1": 50_000, "Acrobot-v1": 50_000}
 
+_Runs = Annotated[Path, typer.Option(help="The folder for runs and table; goes on with what is there.")]
 _Env = Annotated[str, typer.Option(help="The environment.")]
 _Steps = Annotated[int, typer.Option(help="Environment steps of a run.", min=1)]
 _Episodes = Annotated[int, typer.Option(help="Episodes that the last agent of a run plays.", min=1)]
@@ -96,9 +97,7 @@ def lunarlander(
 
 @app.command()
 def ablation(
-    out: Annotated[Path, typer.Option(help="The folder for runs and table; goes on with what is there.")] = Path(
-        "ablation"
-    ),
+    out: _Runs = Path("ablation"),
     seeds: Annotated[int, typer.Option(help="Seeds of each variation.", min=1)] = 5,
     env: _Env = "LunarLander-v3",
     steps: _Steps = 300_000,
@@ -114,9 +113,7 @@ def ablation(
 
 @app.command()
 def screening(
-    out: Annotated[Path, typer.Option(help="The folder for runs and table; goes on with what is there.")] = Path(
-        "screening"
-    ),
+    out: _Runs = Path("screening"),
     choice: Annotated[list[str] | None, typer.Option(help="One of the ablation; may be repeated.")] = None,
     seeds: Annotated[int, typer.Option(help="Seeds of each group.", min=1)] = 5,
     env: _Env = "LunarLander-v3",
