@@ -40,18 +40,19 @@ def theirs(algorithm: type, **policy: Any) -> Any:
     )
 
 
-def ours(algorithm: type[DistributionalDQN], compiled: bool, **returns: Any) -> DistributionalDQN:
+def ours(algorithm: type[DistributionalDQN], compiled: bool, members: int = 1, **returns: Any) -> DistributionalDQN:
     return algorithm(
         "MlpPolicy",
         ENV,
         batch_size=BATCH,
+        buffer_size=100_000,
         learning_starts=WARM_UP,
         exploration_fraction=1e-3,
         n_steps=1,
         device="cpu",
         seed=0,
         compile=compiled,
-        policy_kwargs={"net_arch": NETWORK},
+        policy_kwargs={"net_arch": NETWORK, "members": members},
         returns=returns,
     )
 
@@ -64,6 +65,7 @@ def contestants() -> dict[str, Any]:
         "cramix QRDQN, 200 quantiles, compiled": ours(QRDQN, True, quantiles=200),
         "cramix GMDQN, 3 components, eager": ours(GMDQN, False),
         "cramix GMDQN, 3 components, compiled": ours(GMDQN, True),
+        "cramix GMDQN, 4 members (its default), compiled": ours(GMDQN, True, members=4),
     }
 
 

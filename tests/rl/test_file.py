@@ -11,6 +11,8 @@ import torch
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
 from cramix.rl import ALGORITHMS, GMDQN, QRDQN
+from cramix.rl.agents.gmdqn import CramerReturns
+from cramix.rl.file import describe
 from cramix.rl.policy import MlpPolicy
 from tests.refusals import refuses
 from tests.rl.games import QUICK, Steps
@@ -85,6 +87,20 @@ def test_settings_of_all_kinds_come_back(tmp_path):
     assert same(model, again)
     again.learn(20, reset_num_timesteps=False)
     assert again.num_timesteps == 50
+
+
+def test_a_file_does_not_change_with_defaults(tmp_path, monkeypatch):
+    model = GMDQN("MlpPolicy", Steps(), seed=0, learning_starts=20, policy_kwargs={"members": 3})
+    model.save(tmp_path / "agent.zip")
+    words = describe(tmp_path / "agent.zip")["settings"]
+    network = {"net_arch": [128, 128], "activation_fn": {"torch.nn": "ReLU"}, "layer_norm": False, "dueling": False}
+    assert words["policy_kwargs"] == {**network, "members": 3}
+    assert words["returns"] == {"components": 3, "scales": "softplus", "floor": 0.0, "penalty_factor": 10.0}
+    monkeypatch.setattr(MlpPolicy, "default_arch", (7,))
+    monkeypatch.setitem(CramerReturns.__init__.__kwdefaults__, "components", 5)
+    again = GMDQN.load(tmp_path / "agent.zip")
+    assert same(model, again)
+    assert again.settings == model.settings
 
 
 def test_a_name_without_an_ending_gets_one(tmp_path):

@@ -33,14 +33,13 @@ def test_what_members_say_counts_alike(algo):
     truth = sum(parts.mixture().cdf(x) for parts in each) / MEMBERS
     torch.testing.assert_close(together.mixture().cdf(x), truth)
     assert not torch.equal(each[0].mean() + 0, each[1].mean())
-    # One after the other, as rows.
     actions = torch.tensor([0, 1, 2, 0])
-    rows = together.of(actions).apart(MEMBERS)
+    apart = together.of(actions).apart(MEMBERS)
     for i, parts in enumerate(each):
         one = parts.of(actions)
-        for found, true in zip(rows, one, strict=True):
+        for found, true in zip(apart, one, strict=True):
             if true is not None:
-                torch.testing.assert_close(found[i::MEMBERS], true.expand_as(found[i::MEMBERS]))
+                torch.testing.assert_close(found[:, i], true.expand_as(found[:, i]))
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)

@@ -24,7 +24,7 @@ def agents():
         max_grad_norm=None,
         optimizer=torch.optim.SGD,
         returns={"quantiles": QUANTILES},
-        policy_kwargs={"net_arch": [16, 8]},
+        policy_kwargs={"net_arch": [16, 8], "members": 1},
         learning_rate=1.0,
         target_update_interval=1000,
     )

@@ -16,6 +16,8 @@ from cramix.rl.population.training import train_together
 from cramix.rl.replay import Replay, Transitions
 from cramix.rl.runs.evaluation import evaluate
 from cramix.rl.runs.training import Run
+from tests.refusals import refuses
+from tests.rl.games import Steps
 
 CPU = torch.device("cpu")
 SMALL = {"policy_kwargs": {"net_arch": [16, 16]}, "batch_size": 8, "learning_starts": 50}
@@ -33,10 +35,10 @@ def filled_memory(agents: int, generator: torch.Generator, device: torch.device 
 
 @pytest.mark.parametrize(
     ("algo", "compiled", "members"),
-    [*((algo, False, 1) for algo in ALGORITHMS), ("gmdqn", True, 1), ("gmdqn", False, 2)],
+    [*((algo, False, members) for algo in ALGORITHMS for members in (1, 2)), ("gmdqn", True, 2)],
 )
 def test_updates_are_those_of_each_agent_alone(algo, compiled, members):
-    settings = {**SMALL, "return_scale": 2.0, "max_grad_norm": 0.1, "device": "cpu"}
+    settings = {**SMALL, "return_scale": 2.0, "max_grad_norm": 0.1, "fraction_learning_rate": 1e-4, "device": "cpu"}
     settings["policy_kwargs"] = {**SMALL["policy_kwargs"], "members": members}
     if algo == "fqf":
         settings["returns"] = {"quantiles": 4, "cosines": 8}
@@ -151,6 +153,11 @@ def test_settings_that_agents_cannot_share_are_refused(tmp_path):
     run = Run("CartPole-v1", steps=300, settings={"train_freq": [1, "episode"]})
     with pytest.raises(ValueError, match="train_freq must be one that agents follow in step"):
         train_together([run], [tmp_path], "cpu")
+
+
+def test_members_that_share_what_learns_are_refused():
+    model = GMDQN("CnnPolicy", Steps(kind="image"), policy_kwargs={"members": 2}, buffer_size=10)
+    refuses(lambda: PopulationLearner([model.learner]), "features_extractor_class", "members share")
 
 
 def test_environments_of_images_are_refused():

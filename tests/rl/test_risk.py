@@ -41,7 +41,7 @@ def test_bad_risk_is_refused(risk):
 
 def gamble(cls, means, **settings):
     """An agent that knows the returns of three actions, whatever it sees."""
-    model = cls("MlpPolicy", Steps(), seed=0, **QUICK, **settings)
+    model = cls("MlpPolicy", Steps(), seed=0, **{**QUICK, "policy_kwargs": {"members": 1}}, **settings)
     outputs = model.policy.q_net.returns.values.actions
     with torch.no_grad():
         outputs.weight.zero_()

@@ -14,7 +14,7 @@ from cramix.rl.runs.screening import CHOICES, effects, screening
 from cramix.rl.runs.training import Run, write
 from tests.refusals import refuses
 
-MANY = [*CHOICES, "1 component", "layer norm", "batch of 256"]
+MANY = ["1 step", "dueling", "half the rate", "discount 0.99", "1 component", "layer norm", *CHOICES, "1 member"]
 
 
 def signs(runs: list[Run]) -> np.ndarray:
@@ -35,13 +35,13 @@ def test_no_effect_is_mixed_up_with_another_or_with_two_others_together(count):
 
 def test_runs_have_the_settings_of_their_signs():
     runs = screening("CartPole-v1", 10, 2)
-    assert len(runs) == 32
+    assert len(runs) == 16
     assert {run.seed for run in runs} == {100, 101}
     for run in runs:
         GMDQN.presets["default"].replace(**run.settings)
-        assert ("gamma" in run.settings) == (run.label[0] == "+")
+        assert ("buffer_size" in run.settings) == (run.label[2] == "+")
         network = run.settings.get("policy_kwargs", {})
-        assert ("net_arch" in network, "dueling" in network) == (run.label[5] == "+", run.label[6] == "+")
+        assert ("members" in network, "net_arch" in network) == (run.label[0] == "+", run.label[1] == "+")
 
 
 def test_effects_are_found(tmp_path: Path):

@@ -21,7 +21,7 @@ SETTINGS = {
     "batch_size": 8,
     "buffer_size": 70,
     "exploration_fraction": 0.8,
-    "policy_kwargs": {"net_arch": [8]},
+    "policy_kwargs": {"net_arch": [8], "members": 1},
 }
 
 

@@ -115,6 +115,9 @@ class DistributionalDQN(OffPolicyAlgorithm):
             dict(self.settings.returns),
             **self.policy_kwargs,
         ).to(self.device)
+        # All that shapes the network, for a file must not change with the defaults of a later version.
+        returns = {**self.returns_class.usual(), **self.settings.returns}
+        self.settings = self.settings.replace(policy_kwargs=self.policy.layers, returns=returns)
         risk = self.settings.risk
         self.policy.measure = None if risk == "mean" else parse_risk(risk)
         if self.settings.return_scale != "auto":

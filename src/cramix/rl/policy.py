@@ -40,7 +40,7 @@ class ReturnPolicy(BasePolicy):
     """
 
     default_extractor: type[BaseFeaturesExtractor] = FlattenExtractor
-    default_arch: tuple[int, ...] = (256, 256)
+    default_arch: tuple[int, ...] = (128, 128)
     unit: Tensor
 
     def __init__(
@@ -54,18 +54,21 @@ class ReturnPolicy(BasePolicy):
         activation_fn: type[nn.Module] = nn.ReLU,
         layer_norm: bool = False,
         dueling: bool = False,
-        members: int = 1,
+        members: int = 4,
         features_extractor_class: type[BaseFeaturesExtractor] | None = None,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
     ):
         super().__init__(observation_space, action_space, normalize_images=normalize_images)
-        arguments: dict[str, Any] = {
-            "net_arch": self.default_arch if net_arch is None else net_arch,
+        self.layers: dict[str, Any] = {
+            "net_arch": list(self.default_arch if net_arch is None else net_arch),
             "activation_fn": activation_fn,
             "layer_norm": layer_norm,
             "dueling": dueling,
             "members": members,
+        }
+        arguments: dict[str, Any] = {
+            **self.layers,
             "features_extractor_class": features_extractor_class or self.default_extractor,
             "features_extractor_kwargs": features_extractor_kwargs or {},
             "normalize_images": normalize_images,

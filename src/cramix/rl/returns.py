@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from inspect import signature
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,18 +56,9 @@ class Parts(NamedTuple):
         )
 
     def apart(self, count: int) -> Parts:
-        """Return the members of joined parts `(batch, count * k)` as rows of their own, `(batch * count, k)`."""
-        if count == 1:
-            return self
-        weights, means, scales = (x.unflatten(-1, (count, -1)).flatten(0, 1) for x in self[:3])
-        extra = None if self.extra is None else self.extra.unflatten(-1, (count, -1)).flatten(0, 1)
-        return Parts(count * weights, means, scales, extra)
-
-    def repeated(self, count: int) -> Parts:
-        """Return parts `(batch, k)` with every row several times, `(batch * count, k)`."""
-        if count == 1:
-            return self
-        return Parts(*(None if x is None else x.repeat_interleave(count, 0) for x in self))  # type: ignore[arg-type]
+        """Return the members of joined parts `(batch, count * k)`, `(batch, count, k)`."""
+        weights, means, scales, extra = (None if x is None else x.unflatten(-1, (count, -1)) for x in self)
+        return Parts(count * weights, means, scales, extra)  # type: ignore[operator, arg-type]
 
     def mean(self) -> Tensor:
         """Return the expected return of every action, `(batch, actions)`."""
@@ -110,17 +102,22 @@ class Returns(nn.Module, ABC):
     def __init__(self, features: int, actions: int, dueling: bool = False):
         super().__init__()
 
+    @classmethod
+    def usual(cls) -> dict[str, Any]:
+        """Return the defaults of what is particular to this kind."""
+        return {p.name: p.default for p in signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY}
+
     @abstractmethod
     def forward(self, features: Tensor) -> Parts:
         """Return the distributions of all actions; features are `(batch, features)`."""
 
     @abstractmethod
     def loss(self, prediction: Parts, target: Parts) -> Tensor:
-        """Return the loss of every row, `(batch)`; both have parts `(batch, k)`, the target without gradient."""
+        """Return losses `(*batch)` of parts `(*batch, k)`; batches broadcast, and the target is without gradient."""
 
     def penalty(self, prediction: Parts) -> Tensor:
-        """Return what is added to the loss of every row to keep the parts valid, `(batch)`."""
-        return prediction.means.new_zeros(prediction.means.shape[:1])
+        """Return what is added to losses `(*batch)` to keep the parts valid."""
+        return prediction.means.new_zeros(prediction.means.shape[:-1])
 
     def fractions(self) -> list[nn.Parameter]:
         """Return the parameters of the weights, which may learn at a rate of their own."""

@@ -49,9 +49,9 @@ class Settings:
     fraction_learning_rate: float | None = None
     optimizer: str | type = "adam"
     optimizer_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    buffer_size: int = 100_000
+    buffer_size: int = 50_000
     learning_starts: int = 1000
-    batch_size: int = 128
+    batch_size: int = 64
     tau: float = 0.005
     target_update_interval: int = 1
     gamma: float = 0.995

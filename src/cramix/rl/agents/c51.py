@@ -45,10 +45,10 @@ class CategoricalReturns(Returns):
         return -(self.project(target) * prediction.extra.log_softmax(-1)).sum(-1)
 
     def project(self, target: Parts) -> Tensor:
-        """Return the weights `(batch, atoms)` of atoms moved to the fixed places, each shared by its two neighbours."""
+        """Return weights `(*batch, atoms)` of atoms moved to the fixed places, each shared by its two neighbours."""
         step = (self.high - self.low) / (self.atoms - 1)
-        moved = target.means.clamp(self.low, self.high).unsqueeze(-2)  # (batch, 1, k)
-        share = (1 - (moved - self.places.view(-1, 1)).abs() / step).clamp_min(0)  # (batch, atoms, k)
+        moved = target.means.clamp(self.low, self.high).unsqueeze(-2)  # (*batch, 1, k)
+        share = (1 - (moved - self.places.view(-1, 1)).abs() / step).clamp_min(0)  # (*batch, atoms, k)
         return (share * target.weights.unsqueeze(-2)).sum(-1)
 
     def fractions(self) -> list[nn.Parameter]:  # noqa: D102

@@ -15,8 +15,13 @@ class CramerQuantileReturns(QuantileReturns):
     """Quantiles; the loss is `C2^2` between two sets of atoms, whose CDFs are steps."""
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
-        places, order = torch.cat([prediction.means, target.means], -1).sort(-1)
-        jumps = torch.cat([prediction.weights.expand_as(prediction.means), -target.weights.expand_as(target.means)], -1)
+        batch = torch.broadcast_shapes(prediction.means.shape[:-1], target.means.shape[:-1])
+
+        def joined(of_prediction: Tensor, of_target: Tensor) -> Tensor:
+            return torch.cat([of_prediction.expand(*batch, -1), of_target.expand(*batch, -1)], -1)
+
+        places, order = joined(prediction.means, target.means).sort(-1)
+        jumps = joined(prediction.weights.expand_as(prediction.means), -target.weights.expand_as(target.means))
         difference = jumps.gather(-1, order).cumsum(-1)[..., :-1]  # F - G between neighbours
         return (difference.square() * places.diff(dim=-1)).sum(-1)
 

@@ -25,7 +25,8 @@ class ExpectedReturns(Returns):
         return Parts(self.ones, self.values(features), torch.zeros_like(self.ones))
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
-        return smooth_l1_loss(prediction.mean(), target.mean(), reduction="none")
+        ours, theirs = torch.broadcast_tensors(prediction.mean(), target.mean())
+        return smooth_l1_loss(ours, theirs, reduction="none")
 
 
 class DoubleDQN(DistributionalDQN):

@@ -56,7 +56,7 @@ class GMDQN(DistributionalDQN):
             n_steps=1,
             max_grad_norm=None,
             return_scale=1.0,
-            policy_kwargs={"net_arch": [128, 128], "layer_norm": False},
+            policy_kwargs={"net_arch": [128, 128], "layer_norm": False, "members": 1},
             returns={"components": 3, "scales": "penalty", "penalty_factor": 10.0},
         ),
     }

@@ -37,7 +37,7 @@ class QuantileReturns(Returns):
 
 
 def quantile_huber(prediction: Parts, target: Parts, width: float = 1.0) -> Tensor:
-    """Return the quantile regression loss with the Huber loss of some width (Dabney et al., 2018), `(batch)`.
+    """Return the quantile regression loss with the Huber loss of some width (Dabney et al., 2018), `(*batch)`.
 
     Each atom of the prediction stands for the middle of its share of the probability; atoms of the target count by
     their weights.
@@ -45,6 +45,6 @@ def quantile_huber(prediction: Parts, target: Parts, width: float = 1.0) -> Tens
     weights = prediction.weights.detach()
     middles = weights.cumsum(-1) - 0.5 * weights
     theta, y = torch.broadcast_tensors(prediction.means.unsqueeze(-1), target.means.unsqueeze(-2))
-    above = (middles.unsqueeze(-1) - (y < theta.detach()).to(y.dtype)).abs()  # (batch, k of prediction, k of target)
+    above = (middles.unsqueeze(-1) - (y < theta.detach()).to(y.dtype)).abs()  # (*batch, k of prediction, k of target)
     losses = above * huber_loss(theta, y, reduction="none", delta=width) / width
     return (losses * target.weights.unsqueeze(-2)).sum((-2, -1))

@@ -65,9 +65,9 @@ class Objective:
         with torch.no_grad():
             target = self.target([vector.detach() for vector in vectors], targets, batch, unit)
         prediction, members = self.predict(vectors, batch.observations).of(batch.actions), self.network.members
-        each = prediction.apart(members)  # all learn what they say together is to be
+        each = prediction.apart(members)  # (batch, members, k): all learn what they say together is to be
         penalty = self.network.returns.penalty(each).mean()
-        loss = self.network.returns.loss(each, target.repeated(members)).mean()
+        loss = self.network.returns.loss(each, target.apart(1)).mean()
         return members * (loss + penalty), torch.stack([loss.detach(), penalty.detach(), *_looks(prediction)])
 
     def gradient(self, vectors: Sequence[Tensor], *rest: Any) -> tuple[Sequence[Tensor], Tensor]:

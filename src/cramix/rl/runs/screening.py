@@ -22,14 +22,10 @@ from cramix.rl.runs.training import Run, read
 
 # What is screened if nothing else is asked for, of `VARIATIONS`.
 CHOICES = (
-    "discount 0.99",
-    "exploration to 0.05",
-    "memory of 50,000",
-    "target copied (200)",
+    "2 members",
+    "2 x 256, batch of 128",
+    "memory of 100,000",
     "penalty for scales",
-    "2 x 128",
-    "dueling",
-    "5 steps",
 )
 
 
