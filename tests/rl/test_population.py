@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -129,6 +130,14 @@ def test_results_are_those_of_the_models_in_the_folders(tmp_path):
         assert [row["step"] for row in result["curve"]] == [200, 300]
         assert (folder / "run.json").exists()
         assert result["seed"] == run.seed
+        # It learns on where it is, in its unit.
+        assert model.num_timesteps == 300
+        assert model.learner.updates == model._n_updates == 249
+        unit = model.policy.unit.clone()
+        model.set_env(gymnasium.make("CartPole-v1"))
+        model.learn(60)
+        assert model._n_updates > 249
+        assert model.policy.unit == unit != 1
     weights = [GMDQN.load(folder / "model.zip").learner.vectors[0] for folder in folders]
     assert (weights[0] - weights[1]).abs().max() > 0.1
 

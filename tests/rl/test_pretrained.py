@@ -136,3 +136,4 @@ def test_the_lander_that_comes_with_the_package_lands() -> None:
     """200 is what counts as solved there."""
     agent = GMDQN.from_pretrained("LunarLander-v3", device="cpu")
     assert np.median(evaluate(agent, "LunarLander-v3", 7)) > 200
+    assert agent._n_updates > 0  # so that it learns on in the unit that it has

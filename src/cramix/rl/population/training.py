@@ -169,6 +169,7 @@ class _Population:
             for own, all_agents in zip(model.learner.targets, self.learner.targets, strict=True):
                 own.copy_(all_agents[i])
             model.policy.unit.copy_(self.learner.units[i])
+            model.learner.updates = model._n_updates = self.learner.updates
             model.num_timesteps = self.step
             model.exploration_rate = self._rate_of_exploration()
 
