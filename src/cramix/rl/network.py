@@ -90,7 +90,10 @@ class ReturnNetwork(nn.Module):
         else:
             seen = self._numbers("", space, observation)
         features = self.features_extractor(seen)
-        return Parts.joined([self.returns(self.trunk(features)), *(member(features) for member in self.others)])
+        parts = [self.returns(self.trunk(features)), *(member(features) for member in self.others)]
+        if len(parts) == 1:
+            return parts[0]
+        return Parts(*(None if x[0] is None else torch.stack(x, -2) for x in zip(*parts, strict=True))).joined()  # type: ignore[arg-type]
 
     @property
     def members(self) -> int:

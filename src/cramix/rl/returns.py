@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from inspect import signature
 from typing import Any, NamedTuple
 
@@ -41,23 +40,15 @@ class Parts(NamedTuple):
         extra = None if self.extra is None else pick(self.extra)
         return Parts(pick(self.weights), pick(self.means), pick(self.scales), extra)
 
-    @staticmethod
-    def joined(members: Sequence[Parts]) -> Parts:
-        """Return the mixture of mixtures that count alike; the parts of each follow those of the one before."""
-        if len(members) == 1:
-            return members[0]
-        weights, scales = ([getattr(x, name).expand_as(x.means) for x in members] for name in ("weights", "scales"))
-        extra = [x.extra for x in members if x.extra is not None]
-        return Parts(
-            torch.cat(weights, -1) / len(members),
-            torch.cat([x.means for x in members], -1),
-            torch.cat(scales, -1),
-            torch.cat(extra, -1) if extra else None,
-        )
+    def joined(self) -> Parts:
+        """Return the mixture `(*batch, count * k)` of mixtures `(*batch, count, k)` that count alike."""
+        weights, means, scales, extra = self
+        weights, scales = (x.expand_as(means) for x in (weights / means.shape[-2], scales))
+        return Parts(*(x if x is None else x.flatten(-2) for x in (weights, means, scales, extra)))  # type: ignore[arg-type]
 
     def apart(self, count: int) -> Parts:
-        """Return the members of joined parts `(batch, count * k)`, `(batch, count, k)`."""
-        weights, means, scales, extra = (None if x is None else x.unflatten(-1, (count, -1)) for x in self)
+        """Return what was joined, `(*batch, count, k)`."""
+        weights, means, scales, extra = (x if x is None else x.unflatten(-1, (count, -1)) for x in self)
         return Parts(count * weights, means, scales, extra)  # type: ignore[operator, arg-type]
 
     def mean(self) -> Tensor:

@@ -85,8 +85,8 @@ class _Objective(Objective):
             return [x for x in self.member.predict(*arguments) if x is not None]
 
         parts = vmap(present)([vector.unflatten(-1, (members[1], -1)).flatten(0, 1) for vector in vectors], each)
-        rows = [x.expand(-1, each.shape[1], *x.shape[2:]).unflatten(0, members) for x in parts]
-        joined = Parts.joined([Parts(*(x[:, i] for x in rows)) for i in range(members[1])])
+        rows = (x.expand(-1, each.shape[1], *x.shape[2:]).unflatten(0, members) for x in parts)
+        joined = Parts(*(x.movedim(1, -2) for x in rows)).joined()  # of (agents, batch, actions, members, k)
         return Parts(*(x.flatten(0, 1) for x in joined if x is not None))
 
 
