@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 _STEP, _RESET, _CLOSE = range(3)
+_ANY = -1  # in place of a seed
 _TYPES = {"d": np.float64, "f": np.float32, "q": np.int64, "b": np.int8}
 
 
@@ -84,9 +85,10 @@ class Environments:
         self._wait()
         return self._memory["now"].copy()
 
-    def start(self, actions: np.ndarray) -> None:
-        """Begin a step of every environment; `seen` waits for its end."""
+    def start(self, actions: np.ndarray, seeds: np.ndarray | int = _ANY) -> None:
+        """Begin a step of every environment; `seen` waits for it. What ends starts anew, from its seed if given."""
         self._memory["actions"][:] = actions
+        self._memory["seeds"][:] = seeds
         self._send(_STEP)
 
     def seen(self) -> Seen:
@@ -130,6 +132,10 @@ def _work(env: str, mine: list[int], shared: _Shared, go: Any, done: Any, parent
     envs = [gymnasium.make(env) for _ in mine]
     first = [int(e.action_space.start) for e in envs]  # type: ignore[attr-defined]
     now, after = memory["now"], memory["after"]
+
+    def seed(i: int) -> int | None:
+        return None if memory["seeds"][i] == _ANY else int(memory["seeds"][i])
+
     while True:
         while not go.acquire(timeout=5):
             if os.getppid() != parent:
@@ -139,10 +145,10 @@ def _work(env: str, mine: list[int], shared: _Shared, go: Any, done: Any, parent
             return
         for e, i, start in zip(envs, mine, first, strict=True):
             if command == _RESET:
-                now[i] = e.reset(seed=int(memory["seeds"][i]))[0]
+                now[i] = e.reset(seed=seed(i))[0]
                 continue
             seen, reward, terminated, truncated, _ = e.step(int(memory["actions"][i]) + start)
             after[i], memory["rewards"][i] = seen, reward
             memory["terminated"][i], memory["ended"][i] = terminated, terminated or truncated
-            now[i] = e.reset()[0] if terminated or truncated else seen
+            now[i] = e.reset(seed=seed(i))[0] if terminated or truncated else seen
         done.release()

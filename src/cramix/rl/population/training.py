@@ -144,21 +144,20 @@ class _Population:
 
     def evaluate(self, episodes: int, seed: int) -> np.ndarray:
         """Return the returns of episodes without exploration, `(agents, episodes)`, from the same seeds for all."""
-        agents = len(self.seeds)
-        returns, total = np.full((agents, episodes), np.nan), np.zeros(agents)
-        for episode in range(episodes):
-            now = self.envs.reset([FIRST_SEED + seed + episode] * agents)
-            total[:], playing = 0.0, np.ones(agents, bool)
-            while playing.any():
-                self.sight.send(now)
-                self._best()
-                self.envs.start(self.actions.fetch())
-                seen = self.envs.seen()
-                total += np.where(playing, seen.rewards, 0.0)
-                ending = playing & (seen.ended > 0)
-                returns[ending, episode] = total[ending]
-                playing &= ~ending
-                now = seen.now
+        agents, first = len(self.seeds), FIRST_SEED + seed
+        returns, total, played = np.full((agents, episodes), np.nan), np.zeros(agents), np.zeros(agents, int)
+        now = self.envs.reset([first] * agents)
+        while played.min() < episodes:
+            self.sight.send(now)
+            self._best()
+            self.envs.start(self.actions.fetch(), first + played + 1)  # who has ended goes on with the next
+            seen = self.envs.seen()
+            total += seen.rewards
+            for i in np.flatnonzero(seen.ended):
+                if played[i] < episodes:
+                    returns[i, played[i]] = total[i]
+                total[i], played[i] = 0.0, played[i] + 1
+            now = seen.now
         return returns
 
     def hand_back(self, models: Sequence[DistributionalDQN]) -> None:
