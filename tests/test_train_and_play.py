@@ -78,7 +78,8 @@ def test_train_reports_the_returns_of_the_last_agent(trained: tuple[Path, dict, 
     assert about["std"] == pytest.approx(returns.std())
     assert about["min"] == returns.min()
     assert about["quartiles"] == pytest.approx(np.percentile(returns, [25, 50, 75]).tolist())
-    assert about["parameters"] == (4 * 16 + 16) + 17 * 2 * (3 * 2)  # one layer, then three numbers a component
+    # Four members, of one layer and then three numbers a component.
+    assert about["parameters"] == 4 * (4 * 16 + 16 + 17 * 2 * 3 * 2)
     assert about["seconds"] > 0
     assert model.settings.learning_starts == 100
     assert [line.split(",")[0] for line in said.splitlines()] == ["step 200", "step 400", "step 500"]
