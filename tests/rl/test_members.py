@@ -20,7 +20,7 @@ MEMBERS = 3
 def alone(net: ReturnNetwork, seen: Tensor) -> list[Parts]:
     """What each member says."""
     features = nn.functional.one_hot(seen, STATES).float()
-    return [net.returns(net.trunk(features)), *(member(features) for member in net.others)]
+    return [member(features) for member in net.each]
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
@@ -63,7 +63,7 @@ def test_an_update_is_that_of_each_member_towards_what_all_say(algo):
     slopes = torch.autograd.grad(sum(losses), list(online.parameters()))
     before = [p.detach().clone() for p in online.parameters()]
     learn.update(b, 0.1)
-    slow = {id(p) for head in (online.returns, *(member[-1] for member in online.others)) for p in head.fractions()}
+    slow = {id(p) for member in online.each for p in member[-1].fractions()}
     for now, was, slope in zip(online.parameters(), before, slopes, strict=True):
         rate = 0.05 if id(now) in slow else 0.1
         torch.testing.assert_close(now, was - rate * slope, rtol=1e-4, atol=1e-6)

@@ -17,8 +17,6 @@ from cramix.rl.population.training import train_together
 from cramix.rl.replay import Replay, Transitions
 from cramix.rl.runs.evaluation import evaluate
 from cramix.rl.runs.training import Run
-from tests.refusals import refuses
-from tests.rl.games import Steps
 
 CPU = torch.device("cpu")
 SMALL = {"policy_kwargs": {"net_arch": [16, 16]}, "batch_size": 8, "learning_starts": 50}
@@ -162,11 +160,6 @@ def test_settings_that_agents_cannot_share_are_refused(tmp_path):
     run = Run("CartPole-v1", steps=300, settings={"train_freq": [1, "episode"]})
     with pytest.raises(ValueError, match="train_freq must be one that agents follow in step"):
         train_together([run], [tmp_path], "cpu")
-
-
-def test_members_that_share_what_learns_are_refused():
-    model = GMDQN("CnnPolicy", Steps(kind="image"), policy_kwargs={"members": 2}, buffer_size=10)
-    refuses(lambda: PopulationLearner([model.learner]), "features_extractor_class", "members share")
 
 
 def test_environments_of_images_are_refused():

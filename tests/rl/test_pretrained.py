@@ -46,7 +46,7 @@ def test_a_file_for_acting_acts_the_same_and_is_small(name: str, tmp_path: Path)
     online, target = (net.state_dict() for net in (read.policy.q_net, read.policy.q_net_target))
     assert all(torch.equal(x, target[key]) for key, x in online.items())
     ahead = model.policy.q_net.state_dict(), model.policy.q_net_target.state_dict()
-    assert not torch.equal(*(state["trunk.0.weight"] for state in ahead))  # there was something to lose
+    assert not torch.equal(*(state["each.0.0.0.weight"] for state in ahead))  # there was something to lose
 
 
 def test_a_pretrained_agent_acts_and_learns_on(model: GMDQN, shelf: Path) -> None:

@@ -26,8 +26,8 @@ from cramix.rl.returns import Returns
 from cramix.rl.risk import Risk, parse_risk
 from cramix.rl.settings import Settings
 
-# Compiling takes as long as some ten thousand updates of a small network.
-_WORTH_COMPILING = 50_000
+# Compiling takes as long as it saves in some five to eight thousand updates of a small network.
+_WORTH_COMPILING = 20_000
 
 
 class DistributionalDQN(OffPolicyAlgorithm):

@@ -79,30 +79,41 @@ class ReturnNetwork(nn.Module):
         def head() -> Returns:
             return returns_class(widths[-1], actions, dueling, **returns)
 
-        self.trunk, self.returns = trunk(), head()
-        self.others = nn.ModuleList(nn.Sequential(trunk(), head()) for _ in range(members - 1))
+        self.each = nn.ModuleList(nn.Sequential(trunk(), head()) for _ in range(members))
 
     def forward(self, observation: Observation) -> Parts:
         """Return the distributions `(batch, actions, k)` of observations `(batch, ...)`."""
-        space = self.observation_space
-        if isinstance(space, spaces.Dict):
-            seen = {key: self._numbers(key, part, observation[key]) for key, part in space.spaces.items()}  # type: ignore
-        else:
-            seen = self._numbers("", space, observation)
-        features = self.features_extractor(seen)
-        parts = [self.returns(self.trunk(features)), *(member(features) for member in self.others)]
+        features = self.features_extractor(self.numbers(observation))
+        parts = [member(features) for member in self.each]
         if len(parts) == 1:
             return parts[0]
         return Parts(*(None if x[0] is None else torch.stack(x, -2) for x in zip(*parts, strict=True))).joined()  # type: ignore[arg-type]
 
+    def numbers(self, observation: Observation) -> Any:
+        """Return what the first layers are given."""
+        space = self.observation_space
+        if isinstance(space, spaces.Dict):
+            return {key: self._numbers(key, part, observation[key]) for key, part in space.spaces.items()}  # type: ignore
+        return self._numbers("", space, observation)
+
     @property
     def members(self) -> int:
         """How many networks learn side by side."""
-        return 1 + len(self.others)
+        return len(self.each)
+
+    @property
+    def trunk(self) -> nn.Sequential:
+        """The hidden layers of the first member."""
+        return self.each[0][0]  # type: ignore[index]
+
+    @property
+    def returns(self) -> Returns:
+        """The last layer of the first member."""
+        return self.each[0][1]  # type: ignore[index]
 
     def fractions(self) -> list[nn.Parameter]:
         """Return the parameters of the weights of mixtures, of all members."""
-        heads = [self.returns, *(member[-1] for member in self.others)]  # type: ignore[index]
+        heads = [member[1] for member in self.each]  # type: ignore[index]
         return [parameter for head in heads for parameter in head.fractions()]
 
     def _numbers(self, key: str, space: spaces.Space, observation: Any) -> Any:

@@ -49,5 +49,28 @@ class FlatParameters:
             for name, view in zip(names, self._split(vector, group), strict=True)
         }
 
+    def stacked(
+        self, vectors: Sequence[Tensor], modules: str, count: int
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return parameters by name but for those of equal modules, and these by name inside of one, `(count, ...)`.
+
+        Args:
+            vectors: laid out as these.
+            modules: the name of the list of equal modules, which comes last in the network.
+            count: how many there are.
+        """
+        apart: dict[str, Tensor] = {}
+        together: dict[str, Tensor] = {}
+        for vector, group, names in zip(vectors, self._groups, self._names, strict=True):
+            named = list(zip(names, group, strict=True))
+            before = {name: p for name, p in named if not name.startswith(f"{modules}.")}
+            first = {name.removeprefix(f"{modules}.0."): p for name, p in named if name.startswith(f"{modules}.0.")}
+            start = sum(p.numel() for p in before.values())
+            apart |= zip(before, self._split(vector[:start], list(before.values())), strict=True)
+            if first:
+                rows = vector[start:].unflatten(0, (count, -1)).split([p.numel() for p in first.values()], -1)
+                together |= {name: x.unflatten(-1, p.shape) for x, (name, p) in zip(rows, first.items(), strict=True)}
+        return apart, together
+
     def __deepcopy__(self, memo: dict) -> FlatParameters:
         raise TypeError("FlatParameters must not be copied: it holds the memory of one module. Make another.")

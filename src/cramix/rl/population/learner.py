@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad, vmap
 
-from cramix.rl.learning.flat import FlatParameters
 from cramix.rl.learning.learner import Learner, compiled
 from cramix.rl.learning.objective import Objective, length, shortened
 from cramix.rl.learning.optimizers import approach, make_optimizer, take_step
@@ -35,7 +33,7 @@ class PopulationLearner:
         self.units = torch.stack([x.unit for x in learners])
         self.leaves = [torch.nn.Parameter(vector) for vector in self.vectors]
         self.optimizer = make_optimizer(self.leaves, one.shares, self.settings)
-        self.objective = _Objective(one)
+        self.objective = _Objective(one.objective.network, one.objective.layout, one.objective.max_grad_norm)
         self._gradients = compiled(_gradients) if compile else _gradients
         self.updates = 0
 
@@ -60,34 +58,18 @@ class PopulationLearner:
 class _Objective(Objective):
     """The objective of all agents, whose rows follow each other: `(agents * batch, ...)`.
 
-    Only the layers are mapped, over agents and their members alike. A loss is of rows, and these do not know whose they
-    are.
+    Only the layers are mapped over agents. A loss is of rows, and these do not know whose they are.
     """
 
-    def __init__(self, learner: Learner):
-        whole = learner.objective
-        super().__init__(whole.network, whole.layout, whole.max_grad_norm)
-        if whole.network.members > 1 and any(True for _ in whole.network.features_extractor.parameters()):
-            raise ValueError(
-                "features_extractor_class must be one that does not learn; got one that members share. Train singly."
-            )
-        # Without it the numbers of one member follow those of another.
-        member = deepcopy(whole.network)
-        member.others = nn.ModuleList()
-        fractions = member.fractions() if learner.settings.fraction_learning_rate is not None else []
-        self.member = Objective(member, FlatParameters(member, [fractions]))
-
     def predict(self, vectors: Sequence[Tensor], observations: Any) -> Parts:
-        members = len(vectors[0]), self.network.members
-        each = observations.unflatten(0, (members[0], -1)).repeat_interleave(members[1], 0)
+        each = observations.unflatten(0, (len(vectors[0]), -1))
+        one = super().predict
 
         def present(*arguments: Any) -> list[Tensor]:
-            return [x for x in self.member.predict(*arguments) if x is not None]
+            return [x for x in one(*arguments) if x is not None]
 
-        parts = vmap(present)([vector.unflatten(-1, (members[1], -1)).flatten(0, 1) for vector in vectors], each)
-        rows = (x.expand(-1, each.shape[1], *x.shape[2:]).unflatten(0, members) for x in parts)
-        joined = Parts(*(x.movedim(1, -2) for x in rows)).joined()  # of (agents, batch, actions, members, k)
-        return Parts(*(x.flatten(0, 1) for x in joined if x is not None))
+        parts = vmap(present)(vectors, each)
+        return Parts(*(x.expand(-1, each.shape[1], *x.shape[2:]).flatten(0, 1) for x in parts))
 
 
 def _gradients(
