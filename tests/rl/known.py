@@ -22,7 +22,7 @@ SETTINGS = {
     "learning_rate": 2e-3,
     "tau": 0.05,
     "compile": False,
-    "policy_kwargs": {"net_arch": [64, 64]},
+    "policy_kwargs": {"net_arch": [64, 64], "members": 1},
 }
 
 

@@ -42,7 +42,8 @@ def by_mean(one_thread) -> DistributionalDQN:
 
 @pytest.fixture(scope="module")
 def by_cvar(one_thread) -> DistributionalDQN:
-    return learn(steps=128_000, risk="cvar:0.1", batch_size=128, learning_rate=4e-3)
+    four = {"net_arch": [64, 64]}  # members, as by default
+    return learn(steps=128_000, risk="cvar:0.1", batch_size=128, learning_rate=4e-3, policy_kwargs=four)
 
 
 def played(state: int, action: int, policy: list[int], episodes: int) -> np.ndarray:
