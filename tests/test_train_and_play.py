@@ -117,7 +117,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_end(
     assert "Going on from step 400: a run" in err
     assert json.loads(out)["returns"] == trained[1]["returns"]
     one, other = (GMDQN.load(place / "model.zip", device="cpu") for place in (trained[0], tmp_path / "a run"))
-    assert torch.equal(one.policy.q_net.trunk[0].weight, other.policy.q_net.trunk[0].weight)
+    assert torch.equal(*(x.policy.q_net.each[0][0][0].weight for x in (one, other)))
 
 
 def test_the_installed_command_stops_at_an_interrupt(tmp_path: Path) -> None:

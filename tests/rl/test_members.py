@@ -81,6 +81,27 @@ def test_the_agent_learns_comes_back_and_says_its_settings(tmp_path):
     assert again.settings.policy_kwargs["members"] == 2
 
 
+@pytest.mark.parametrize("algo", ["gmdqn", "c51", "fqf"])
+@pytest.mark.parametrize("kind", ["image", "dict"])
+def test_members_together_say_what_each_says_behind_layers_that_they_share(algo, kind):
+    """With a rate of their own for fractions; those are all that members of C51 have."""
+    policy = "CnnPolicy" if kind == "image" else "MultiInputPolicy"
+    small = {"net_arch": [], "members": MEMBERS}
+    model = ALGORITHMS[algo](
+        policy, Steps(kind=kind), seed=0, buffer_size=10, fraction_learning_rate=1e-5, policy_kwargs=small, device="cpu"
+    )
+    seen, _ = model.policy.obs_to_tensor(Steps(kind=kind).reset()[0])
+    found, true = model.learner.objective.predict(model.learner.vectors, seen), model.policy.q_net(seen)
+    for ours, theirs in zip(found, true, strict=True):
+        if theirs is not None:
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_members_may_draw_at_random():
+    settings = {**QUICK, "policy_kwargs": {"net_arch": [8], "activation_fn": nn.Dropout, "members": 2}}
+    assert GMDQN("MlpPolicy", Steps(), seed=0, **settings).learn(40)._n_updates > 0
+
+
 def test_bad_numbers_of_members_are_refused():
     make = lambda members: GMDQN("MlpPolicy", Steps(), policy_kwargs={"members": members})  # noqa: E731
     refuses(lambda: make(0), "members", "0")

@@ -49,7 +49,7 @@ def several(space, n=6):
 def test_observations_as_stable_baselines_has_them(space):
     net, seen = network(space), several(space)
     features = net.features_extractor(preprocess_obs(seen, space))
-    torch.testing.assert_close(net(seen).means, net.returns(net.trunk(features)).means)
+    torch.testing.assert_close(net(seen).means, net.each[0](features).means)
     assert net(seen).means.shape == (6, 2, 1)
 
 
@@ -62,12 +62,12 @@ def test_images_may_be_left_as_they_are():
     space = KINDS[3]
     seen = several(space)
     plain, scaled = (network(space, normalize_images=flag) for flag in (False, True))
-    scaled.trunk[0].weight.data.div_(1 / 255)
+    scaled.each[0][0][0].weight.data.div_(1 / 255)
     torch.testing.assert_close(plain(seen).means, scaled(seen).means, rtol=1e-4, atol=1e-5)
 
 
 def test_layers_are_as_told():
     net = network(spaces.Discrete(4), net_arch=[5, 3], layer_norm=True, dueling=True)
-    assert [type(x).__name__ for x in net.trunk] == ["Linear", "LayerNorm", "Tanh"] * 2
-    assert [x.out_features for x in net.trunk if isinstance(x, nn.Linear)] == [5, 3]
+    assert [type(x).__name__ for x in net.each[0][0]] == ["Linear", "LayerNorm", "Tanh"] * 2
+    assert [x.out_features for x in net.each[0][0] if isinstance(x, nn.Linear)] == [5, 3]
     assert net.returns.values.shared is not None

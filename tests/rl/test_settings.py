@@ -69,7 +69,7 @@ def test_train_freq_of_all_kinds(good):
 
 def test_paper_preset_makes_the_papers_agent():
     model = GMDQN("MlpPolicy", "CartPole-v1", preset="paper", learning_starts=10, seed=0).learn(30)
-    layers = [layer for layer in model.policy.q_net.trunk if isinstance(layer, torch.nn.Linear)]
+    layers = [layer for layer in model.policy.q_net.each[0][0] if isinstance(layer, torch.nn.Linear)]
     assert [layer.out_features for layer in layers] == [128, 128]
     assert [group["lr"] for group in model.learner.optimizer.param_groups] == pytest.approx([5e-5, 5e-9])
     assert type(model.learner.optimizer).__name__ == "Lion"

@@ -87,7 +87,7 @@ class ReturnNetwork(nn.Module):
         parts = [member(features) for member in self.each]
         if len(parts) == 1:
             return parts[0]
-        return Parts(*(None if x[0] is None else torch.stack(x, -2) for x in zip(*parts, strict=True))).joined()  # type: ignore[arg-type]
+        return Parts(*(torch.stack(x, -2) for x in zip(*(one.present() for one in parts), strict=True))).joined()
 
     def numbers(self, observation: Observation) -> Any:
         """Return what the first layers are given."""
@@ -100,11 +100,6 @@ class ReturnNetwork(nn.Module):
     def members(self) -> int:
         """How many networks learn side by side."""
         return len(self.each)
-
-    @property
-    def trunk(self) -> nn.Sequential:
-        """The hidden layers of the first member."""
-        return self.each[0][0]  # type: ignore[index]
 
     @property
     def returns(self) -> Returns:

@@ -40,16 +40,22 @@ class Parts(NamedTuple):
         extra = None if self.extra is None else pick(self.extra)
         return Parts(pick(self.weights), pick(self.means), pick(self.scales), extra)
 
+    def present(self) -> list[Tensor]:
+        """Return the parts that are there, which make the same ones anew: `Parts(*parts.present())`."""
+        return [x for x in self if x is not None]
+
     def joined(self) -> Parts:
         """Return the mixture `(*batch, count * k)` of mixtures `(*batch, count, k)` that count alike."""
-        weights, means, scales, extra = self
-        weights, scales = (x.expand_as(means) for x in (weights / means.shape[-2], scales))
-        return Parts(*(x if x is None else x.flatten(-2) for x in (weights, means, scales, extra)))  # type: ignore[arg-type]
+        means = self.means
+        whole = self._replace(
+            weights=(self.weights / means.shape[-2]).expand_as(means), scales=self.scales.expand_as(means)
+        )
+        return Parts(*(x.flatten(-2) for x in whole.present()))
 
     def apart(self, count: int) -> Parts:
         """Return what was joined, `(*batch, count, k)`."""
-        weights, means, scales, extra = (x if x is None else x.unflatten(-1, (count, -1)) for x in self)
-        return Parts(count * weights, means, scales, extra)  # type: ignore[operator, arg-type]
+        parts = Parts(*(x.unflatten(-1, (count, -1)) for x in self.present()))
+        return parts._replace(weights=count * parts.weights)
 
     def mean(self) -> Tensor:
         """Return the expected return of every action, `(batch, actions)`."""

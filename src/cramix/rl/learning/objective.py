@@ -49,10 +49,10 @@ class Objective:
         shared = {name.removeprefix("features_extractor."): x for name, x in shared.items()}
         features = functional_call(network.features_extractor, shared, (network.numbers(observations),))
 
-        def present(parameters: dict[str, Tensor]) -> list[Tensor]:
-            return [x for x in functional_call(network.each[0], parameters, (features,)) if x is not None]
+        def member(parameters: dict[str, Tensor]) -> list[Tensor]:
+            return functional_call(network.each[0], parameters, (features,)).present()
 
-        return Parts(*(x.movedim(0, -2) for x in vmap(present)(each))).joined()
+        return Parts(*(x.movedim(0, -2) for x in vmap(member, randomness="different")(each))).joined()
 
     def target(self, vectors: Sequence[Tensor], targets: Sequence[Tensor], batch: Transitions, unit: Tensor) -> Parts:
         """Return what the batch says the returns are: the best next action by one network, its returns by the other."""

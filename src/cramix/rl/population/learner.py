@@ -64,11 +64,7 @@ class _Objective(Objective):
     def predict(self, vectors: Sequence[Tensor], observations: Any) -> Parts:
         each = observations.unflatten(0, (len(vectors[0]), -1))
         one = super().predict
-
-        def present(*arguments: Any) -> list[Tensor]:
-            return [x for x in one(*arguments) if x is not None]
-
-        parts = vmap(present)(vectors, each)
+        parts = vmap(lambda *arguments: one(*arguments).present(), randomness="different")(vectors, each)
         return Parts(*(x.expand(-1, each.shape[1], *x.shape[2:]).flatten(0, 1) for x in parts))
 
 
