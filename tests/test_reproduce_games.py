@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner
 
 from cramix.cli.app import app
+from cramix.cli.games import _table
 from cramix.rl import GMDQN
 from cramix.rl.runs.ablation import PAPER, VARIATIONS
+from cramix.rl.runs.comparison import Standing
+from cramix.rl.runs.statistics import Interval, Judged
 
 
 def run(folder: Path, *more: str) -> tuple[int, str, str]:
@@ -63,6 +69,21 @@ def test_variations_are_compared_with_the_default(tmp_path: Path, monkeypatch: p
     assert rows["default"]["parameters"] > rows[PAPER]["parameters"]
     told = json.loads((tmp_path / "CartPole-v1" / "1 step" / "seed-100" / "run.json").read_text())
     assert told["settings"] == {"n_steps": 1}
+
+
+def test_the_table_fits_a_narrow_screen() -> None:
+    """Failures are told where the environment says what one is."""
+    console, nothing = Console(width=80, record=True, file=StringIO()), np.empty(0)
+    found = Interval(283.1, 279.9, 285.9), Judged(282.5, 0.134, 285.4), 309392, 700.0, nothing, nothing
+    rows = [Standing("LunarLander-v3", name, np.array([274.6, 286.5]), *found) for name in [*VARIATIONS, PAPER]]
+    console.print(_table("LunarLander-v3", rows, "variation"))
+    text = console.export_text()
+    assert "…" not in text
+    assert len(text.splitlines()) == len(rows) + 3
+    assert text.count("279.9 to 285.9  274.6  13.4%  309392   11.7") == len(rows)
+    unknown = [row._replace(episodes=Judged(282.5, np.nan, np.nan)) for row in rows[:1]]
+    console.print(_table("cramix/Bridge-v0", unknown, "variation"))
+    assert "%" not in console.export_text().replace("95 %", "")
 
 
 def test_choices_are_screened(tmp_path: Path) -> None:

@@ -43,14 +43,17 @@ def test_curves_have_as_many_points_in_short_runs_as_in_long_ones():
     assert [run.interval for run in runs] == [100, 25_000]
 
 
-def result(mean: float, curve: list[float]) -> dict:
+def result(returns: list[float], curve: list[float]) -> dict:
     rows = [{"step": 10 * (i + 1), "mean": x, "seconds": 1.0} for i, x in enumerate(curve)]
-    return {"mean": mean, "parameters": 7, "seconds": 60.0, "curve": rows}
+    return {"mean": sum(returns) / len(returns), "returns": returns, "parameters": 7, "seconds": 60.0, "curve": rows}
 
 
 def test_standings_are_of_the_runs_that_are_done(tmp_path):
     runs = plan({"CartPole-v1": 10}, {"gmdqn": 3, "ddqn": 1})
-    done = {("gmdqn", 0): result(1.0, [0.0, 1.0]), ("gmdqn", 2): result(3.0, [2.0, 3.0, 9.0])}
+    done = {
+        ("gmdqn", 0): result([496.0, 500.0], [0.0, 1.0]),
+        ("gmdqn", 2): result([300.0, 500.0, 490.0], [2.0, 3.0, 9.0]),
+    }
     for run in runs:
         if (run.algo, run.seed) in done:
             folder = place(run, tmp_path)
@@ -58,8 +61,9 @@ def test_standings_are_of_the_runs_that_are_done(tmp_path):
             write(folder / "result.json", done[run.algo, run.seed])
     (standing,) = standings(runs, tmp_path)
     assert standing.name == "gmdqn"
-    assert standing.scores.tolist() == [1.0, 3.0]
-    assert standing.summary.value == 2.0
+    assert standing.scores.tolist() == [498.0, 430.0]
+    assert standing.summary.value == 464.0
+    assert standing.episodes == pytest.approx((457.2, 0.2, 496.5))  # CartPole is solved at 475
     assert standing.curve.tolist() == [[0.0, 1.0], [2.0, 3.0]]
     assert standing.steps.tolist() == [10, 20]
 

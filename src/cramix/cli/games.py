@@ -126,15 +126,16 @@ def _trained(runs: list[Run], out: Path, workers: int | None, device: str | None
 
 
 def _table(game: str, standings: list[Standing], kind: str) -> Table:
-    columns = kind, "seeds", "IQM", "95 %", "worst", "best", "numbers", "min"
+    columns = kind, "seeds", "IQM", "95 %", "worst", "fail", "numbers", "min"
     title = f"{game}: interquartile mean (IQM) of the last agents"
-    table = Table(*columns, title=title, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.columns[0].no_wrap = True
+    table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    for column in columns:
+        table.add_column(column, no_wrap=True)
     for s in sorted(standings, key=lambda standing: -standing.summary.value):
         value, low, high = (f"{x:.1f}" for x in s.summary)
-        worst, best = f"{s.scores.min():.1f}", f"{s.scores.max():.1f}"
+        failed = "" if np.isnan(s.episodes.failures) else f"{s.episodes.failures:.1%}"
         cost = str(s.parameters), f"{s.seconds / 60:.1f}"
-        table.add_row(s.name, str(len(s.scores)), value, f"{low} to {high}", worst, best, *cost)
+        table.add_row(s.name, str(len(s.scores)), value, f"{low} to {high}", f"{s.scores.min():.1f}", failed, *cost)
     return table
 
 
@@ -161,6 +162,7 @@ def _words(standing: Standing) -> dict[str, Any]:
         "name": standing.name,
         "scores": standing.scores.tolist(),
         "interquartile_mean": standing.summary._asdict(),
+        "episodes": standing.episodes._asdict(),
         "parameters": standing.parameters,
         "seconds": standing.seconds,
     }

@@ -18,6 +18,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "half the rate": {"learning_rate": 2.5e-4},
     "twice the rate": {"learning_rate": 1e-3},
     "Lion, rate 5e-5": {"optimizer": "lion", "learning_rate": 5e-5},
+    "Adam's eps 1e-5": {"optimizer_kwargs": {"eps": 1e-5}},
     "fixed weights' layer": {"fraction_learning_rate": 5e-9},
     "penalty for scales": {"returns": {"scales": "penalty"}},
     "target copied (200)": {"tau": 1.0, "target_update_interval": 200},

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cramix.rl.runs.statistics import Interval, interval
+from cramix.rl.runs.statistics import Interval, Judged, interval, judged
 from cramix.rl.runs.training import Run, read, train
 
 # Checkpoints of a run, and points of its learning curve.
@@ -29,6 +29,7 @@ class Standing(NamedTuple):
         name: of its runs.
         scores: mean return of the last agent of each seed, `(seeds)`.
         summary: their interquartile mean.
+        episodes: of all seeds together.
         parameters: of the network.
         seconds: of a run, the median.
         steps: of the learning curve, `(points)`.
@@ -39,6 +40,7 @@ class Standing(NamedTuple):
     name: str
     scores: np.ndarray
     summary: Interval
+    episodes: Judged
     parameters: int
     seconds: float
     steps: np.ndarray
@@ -159,6 +161,7 @@ def _standing(env: str, name: str, results: list[dict[str, Any]]) -> Standing:
         name,
         scores,
         interval(scores),
+        judged(np.concatenate([result["returns"] for result in results]), env),
         results[0]["parameters"],
         float(np.median([result["seconds"] for result in results])),
         np.array([row["step"] for row in results[0]["curve"][:points]]),

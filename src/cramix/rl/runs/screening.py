@@ -11,13 +11,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 
 from cramix.checks import check_choice
 from cramix.rl.runs.ablation import FIRST_SEED, VARIATIONS
 from cramix.rl.runs.comparison import place
-from cramix.rl.runs.statistics import Interval, difference
+from cramix.rl.runs.statistics import Interval, difference, judged
 from cramix.rl.runs.training import Run, read
 
 # What is screened if nothing else is asked for, of `VARIATIONS`.
@@ -70,7 +69,8 @@ def screening(env: str, steps: int, seeds: int, choices: Sequence[str] = CHOICES
 
 def effects(runs: Sequence[Run], choices: Sequence[str], folder: str | Path) -> list[Effect]:
     """Return what each choice is worth after runs of a screening that are done."""
-    figures = np.array([_figures(read(place(run, folder) / "result.json")["returns"], run.env) for run in runs])
+    returns = [np.array(read(place(run, folder) / "result.json")["returns"]) for run in runs]
+    figures = np.array([judged(own, run.env) for own, run in zip(returns, runs, strict=True)])
     found = []
     for i, choice in enumerate(choices):
         other = np.array([run.label[i] == "+" for run in runs])
@@ -95,12 +95,3 @@ def _joined(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
         for name, value in part.items():
             whole[name] = {**whole.get(name, {}), **value} if isinstance(value, dict) else value
     return whole
-
-
-def _figures(returns: list[float], env: str) -> tuple[float, float, float]:
-    """Return the mean return, the share of failures and the mean return of the others."""
-    found, threshold = np.array(returns), gymnasium.spec(env).reward_threshold
-    if threshold is None:
-        return found.mean(), np.nan, np.nan
-    good = found >= threshold
-    return found.mean(), 1 - good.mean(), found[good].mean() if good.any() else np.nan

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import gymnasium
 import numpy as np
 from scipy import stats
 
@@ -15,6 +16,34 @@ class Interval(NamedTuple):
     value: float
     low: float
     high: float
+
+
+class Judged(NamedTuple):
+    """Returns of episodes, parted at the threshold that the environment names; NaN for what there is none of.
+
+    Args:
+        mean: of all.
+        failures: the share of those below the threshold.
+        successes: mean of the others.
+    """
+
+    mean: float
+    failures: float
+    successes: float
+
+
+def judged(returns: np.ndarray, env: str) -> Judged:
+    """Return what to say of returns of an environment.
+
+    Example:
+        >>> judged(np.array([500.0, 490.0, 300.0, 480.0]), "CartPole-v1")  # which is solved at 475
+        Judged(mean=442.5, failures=0.25, successes=490.0)
+    """
+    threshold = gymnasium.spec(env).reward_threshold
+    if threshold is None:
+        return Judged(float(returns.mean()), np.nan, np.nan)
+    good = returns >= threshold
+    return Judged(float(returns.mean()), float(1 - good.mean()), float(returns[good].mean()) if good.any() else np.nan)
 
 
 def interquartile_mean(scores: np.ndarray, axis: int = -1) -> np.ndarray:
