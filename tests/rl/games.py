@@ -113,18 +113,29 @@ class Gates(gymnasium.Env):
 
 
 class Broken(Steps):
-    """Breaks at some step, in one way: "reward" is not a number, "raise" an error, "exit" the end of its process."""
+    """Breaks at some step: "reward" or "seen" is not a number, "raise" an error, "exit" the end of its process.
+
+    At step 0 it is the reset that breaks.
+    """
 
     def __init__(self, at: int = 30, how: str = "raise"):
         super().__init__(length=1000)
         self.at, self.how = at, how
 
+    def reset(self, *, seed=None, options=None):
+        found = super().reset(seed=seed)
+        self._break()
+        return found
+
     def step(self, action):
         seen, reward, terminated, truncated, info = super().step(action)
+        self._break()
         if self.count == self.at:
-            if self.how == "raise":
-                raise ZeroDivisionError("the engine is off")
-            if self.how == "exit":
-                os._exit(1)
-            reward = float("nan")
+            seen, reward = (seen * np.nan, reward) if self.how == "seen" else (seen, float("nan"))
         return seen, reward, terminated, truncated, info
+
+    def _break(self):
+        if self.count == self.at and self.how == "raise":
+            raise ZeroDivisionError("the engine is off")
+        if self.count == self.at and self.how == "exit":
+            os._exit(1)

@@ -53,12 +53,80 @@ def test_a_reward_that_is_not_a_number(wrapped):
         goes_on(model)
 
 
+def test_an_observation_that_is_not_a_number():
+    model = GMDQN("MlpPolicy", Broken(30, "seen"), seed=0, **QUICK)
+    with pytest.raises(ValueError, match=r"observations must be finite; got nan\. Mend"):
+        model.learn(100)
+    assert model.replay_buffer.size() == 29
+    goes_on(model)
+
+
+def seeing(space, **more):
+    env = Steps()
+    env.observation_space = spaces.Dict({"a": space, **more}) if more else space
+    return env
+
+
+@pytest.mark.parametrize(
+    ("policy", "env", "name", "got", "rule"),
+    [
+        ("MlpPolicy", seeing(spaces.Text(5)), "observations", "Text", "Box"),
+        ("MlpPolicy", seeing(spaces.Tuple([spaces.Discrete(2)])), "observations", "Tuple", "Box"),
+        ("MlpPolicy", seeing(spaces.Box(0, 1, ())), "observations", "single number", "shape"),
+        ("MlpPolicy", seeing(spaces.MultiDiscrete([3, 3], start=[1, 0])), "observations", "MultiDiscrete", "from 0"),
+        ("MlpPolicy", seeing(spaces.MultiDiscrete([[3, 3], [2, 2]])), "observations", "MultiDiscrete", "in a row"),
+        ("MultiInputPolicy", seeing(spaces.Box(0, 1, (2,))), "MultiInputPolicy", "Box", "dictionaries"),
+        ("MultiInputPolicy", seeing(spaces.Box(0, 1, (2,)), b=spaces.Text(3)), "observations of b", "Text", "Box"),
+        ("MultiInputPolicy", seeing(spaces.Discrete(2), action_mask=spaces.MultiBinary(2)), "action_mask", "2", "3"),
+        ("MlpPolicy", None, "env", "None", "environment"),
+    ],
+)
+def test_spaces_that_networks_cannot_see(policy, env, name, got, rule):
+    refuses(lambda: GMDQN(policy, env, **QUICK), name, got, rule)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "got"),
+    [
+        ({"policy_kwargs": {"net_arch": 5}}, "net_arch", "5"),
+        ({"policy_kwargs": {"net_arch": "64"}}, "net_arch", "64"),
+        ({"policy_kwargs": {"net_arch": [64, 0]}}, "net_arch", "0"),
+        ({"policy_kwargs": {"activation_fn": "Tanh"}}, "activation_fn", "Tanh"),
+        ({"policy_kwargs": 5}, "policy_kwargs", "5"),
+        ({"returns": [1]}, "returns", "[1]"),
+        ({"gamma": True}, "gamma", "True"),
+    ],
+)
+def test_settings_that_make_no_network(settings, name, got):
+    refuses(lambda: GMDQN("MlpPolicy", Steps(), **settings), name, got)
+
+
+@pytest.mark.parametrize(("risk", "got"), [(lambda p: p.means, "(1, 3, 12)"), (lambda p: 1.0, "float")])
+def test_a_risk_of_ones_own_that_is_none(risk, got):
+    model = GMDQN("MlpPolicy", Steps(), **QUICK)
+    refuses(lambda: model.predict([1.0, 2.0], risk=risk), "risk", got, "(1, 3)")
+
+
+def test_a_unit_that_is_measured_in_no_time_is_told():
+    with pytest.warns(UserWarning, match=r"measured in 1 steps; got learning_starts 0\. Give return_scale"):
+        GMDQN("MlpPolicy", Steps(), **{**QUICK, "learning_starts": 0}).learn(3)
+
+
 def test_an_environment_that_raises():
     model = GMDQN("MlpPolicy", Broken(30), seed=0, **QUICK)
     with pytest.raises(ZeroDivisionError, match="the engine is off") as caught:
         model.learn(100)
     assert "after step 29 of the environments; the model is whole" in caught.value.__notes__[0]
     goes_on(model)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that it forks
+def test_a_process_that_ends_at_once():
+    env = SubprocVecEnv([partial(Broken, 0, "exit")], start_method="fork")
+    model = GMDQN("MlpPolicy", env, seed=0, **QUICK)
+    with pytest.raises(RuntimeError, match="an environment's process ended at step 0"):
+        model.learn(100)
+    env.remotes[0].close()
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that it forks

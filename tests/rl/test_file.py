@@ -266,6 +266,39 @@ def test_words_that_make_no_sense_are_refused(change, content, tmp_path):
         GMDQN.load(path)
 
 
+def places(words, at=()):
+    """All names in words, one inside of another."""
+    for key, x in words.items():
+        yield (*at, key)
+        if isinstance(x, dict):
+            yield from places(x, (*at, key))
+
+
+def test_wrong_words_anywhere_are_refused_or_harmless(content, tmp_path):
+    """Every name in a file, gone or with another value: a ValueError, or an agent."""
+    path, random = tmp_path / "agent.zip", np.random.default_rng(0)
+    path.write_bytes(content)
+    gone, refused = object(), 0
+    for at in places(describe(path)):
+        for value in [gone, *random.permutation(np.array([None, [], {}, "x", -1, 1.5], object))[:2]]:
+
+            def change(words, at=at, value=value):
+                for key in at[:-1]:
+                    words = words[key]
+                if value is gone:
+                    del words[at[-1]]
+                else:
+                    words[at[-1]] = value
+
+            path.write_bytes(changed(content, change))
+            try:
+                GMDQN.load(path)
+            except ValueError as error:
+                assert "must" in str(error), (at, value)  # noqa: PT017
+                refused += 1
+    assert refused > 80
+
+
 def test_files_hold_no_code(content):
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert archive.namelist() == ["model.json", "networks.safetensors", "optimizer.safetensors"]

@@ -15,6 +15,16 @@ from tests.refusals import refuses
 from tests.rl.games import QUICK, Gates, Steps
 
 
+class Outside(gymnasium.Wrapper):
+    """The mask by a method of a wrapper, as sb3-contrib has it."""
+
+    def __init__(self):
+        super().__init__(gymnasium.wrappers.TimeLimit(Gates(), 100))
+
+    def action_masks(self):
+        return self.unwrapped.open
+
+
 class Method(Gates):
     """The mask by a method instead of the info."""
 
@@ -22,7 +32,7 @@ class Method(Gates):
         return self.open
 
 
-@pytest.mark.parametrize("env", [Gates, Method])
+@pytest.mark.parametrize("env", [Gates, Method, Outside, lambda: gymnasium.wrappers.TimeLimit(Outside(), 100)])
 def test_observations_have_the_mask(env):
     masked = MaskedActions(env())
     seen, _ = masked.reset(seed=0)

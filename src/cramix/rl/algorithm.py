@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar, Self
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO, ClassVar, Self
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn
-from stable_baselines3.common.utils import LinearSchedule
+from stable_baselines3.common.utils import LinearSchedule, get_system_info
 
 from cramix.mixture import NormalMixture
 from cramix.rl import file
@@ -25,6 +29,7 @@ from cramix.rl.replay import Replay
 from cramix.rl.returns import Returns
 from cramix.rl.risk import Risk, parse_risk
 from cramix.rl.settings import Settings
+from cramix.rl.spaces import check_spaces
 
 # Compiling takes as long as it saves in some five to eight thousand updates of a small network.
 _WORTH_COMPILING = 20_000
@@ -77,6 +82,10 @@ class DistributionalDQN(OffPolicyAlgorithm):
                 f"preset must be one of {', '.join(self.presets)}; got {preset!r}. Leave it out for the default."
             )
         self.settings = self.presets[preset].replace(**settings)
+        if env is None and _init_setup_model:
+            raise ValueError("env must be an environment; got None. To act only, load a model.")
+        if isinstance(env, gymnasium.Env):  # before Stable-Baselines3 makes room for what it may not know
+            check_spaces(env.observation_space, env.action_space)
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]
@@ -102,9 +111,11 @@ class DistributionalDQN(OffPolicyAlgorithm):
             self._setup_model()
 
     def _setup_model(self) -> None:
-        if not isinstance(self.action_space, spaces.Discrete):
+        check_spaces(self.observation_space, self.action_space)
+        assert isinstance(self.action_space, spaces.Discrete)
+        if issubclass(self.policy_class, MultiInputPolicy) and not isinstance(self.observation_space, spaces.Dict):
             raise ValueError(
-                f"env must have discrete actions; got {self.action_space}. Wrap it, or use an algorithm for those."
+                f"MultiInputPolicy must see dictionaries; got {self.observation_space}. Use MlpPolicy or CnnPolicy."
             )
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
@@ -125,8 +136,6 @@ class DistributionalDQN(OffPolicyAlgorithm):
         self.learner = Learner(
             self.policy.q_net, self.policy.q_net_target, self.policy.unit, self.settings, self.policy.measure
         )
-        # Environments are seeded by the seed itself: streams of their own, or chance and choice would be one.
-        draws, explores = np.random.SeedSequence(self.seed).spawn(2)
         self.replay_buffer = Replay(
             self.settings.buffer_size,
             self.observation_space,
@@ -135,9 +144,9 @@ class DistributionalDQN(OffPolicyAlgorithm):
             self.n_envs,
             gamma=self.settings.gamma,
             n_steps=self.settings.n_steps,
-            seed=draws,
         )
-        self.exploration = Exploration(int(self.action_space.n), explores)
+        self.exploration = Exploration(int(self.action_space.n))
+        self._seed_generators(self.seed)
         self.exploration_rate = self.settings.exploration_initial_eps
         self.exploration_schedule = LinearSchedule(
             self.settings.exploration_initial_eps,
@@ -146,6 +155,18 @@ class DistributionalDQN(OffPolicyAlgorithm):
         )
         self._metrics: torch.Tensor | None = None
         self._convert_train_freq()
+
+    def set_random_seed(self, seed: int | None = None) -> None:
+        """Start all random numbers anew: those of torch, of the environments, of exploration and of draws."""
+        super().set_random_seed(seed)
+        if hasattr(self, "exploration"):
+            self._seed_generators(seed)
+
+    def _seed_generators(self, seed: int | None) -> None:
+        # Environments are seeded by the seed itself: streams of their own, or chance and choice would be one.
+        draws, explores = np.random.SeedSequence(seed).spawn(2)
+        self.replay_buffer.generator = np.random.default_rng(draws)
+        self.exploration.generator = np.random.default_rng(explores)
 
     def learn(
         self,
@@ -173,7 +194,8 @@ class DistributionalDQN(OffPolicyAlgorithm):
     ) -> tuple[int, BaseCallback]:
         if reset_num_timesteps or self._last_obs is None:
             self.replay_buffer.cut()  # the environments start anew
-        return super()._setup_learn(total_timesteps, callback, reset_num_timesteps, *rest)
+        with self._in_environments():
+            return super()._setup_learn(total_timesteps, callback, reset_num_timesteps, *rest)
 
     def _updates_per_step(self) -> float:
         frequency = self.train_freq.frequency if self.train_freq.unit.value == "step" else 1  # type: ignore[union-attr]
@@ -183,6 +205,12 @@ class DistributionalDQN(OffPolicyAlgorithm):
         """Take updates from memory."""
         if self._n_updates == 0 and self.settings.return_scale == "auto":
             self.policy.unit.fill_(return_scale(self.replay_buffer.returns(self._vec_normalize_env)))
+            if self.num_timesteps < _FEW:
+                warnings.warn(
+                    f'return_scale="auto" was measured in {self.num_timesteps} steps; got learning_starts '
+                    f"{self.learning_starts}. Give return_scale, or let learning start later.",
+                    stacklevel=2,
+                )
         self.policy.set_training_mode(True)
         rate = self.settings.rate(self._current_progress_remaining)
         for _ in range(gradient_steps):
@@ -267,9 +295,14 @@ class DistributionalDQN(OffPolicyAlgorithm):
         super()._store_transition(replay_buffer, buffer_action, new_obs, reward, dones, infos)
 
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> RolloutReturn:
-        """Step the environments; an error of theirs says where it came from."""
-        try:
+        """Step the environments; an error says when it was."""
+        with self._in_environments():
             return super().collect_rollouts(*args, **kwargs)
+
+    @contextmanager
+    def _in_environments(self) -> Iterator[None]:
+        try:
+            yield
         except (EOFError, BrokenPipeError, ConnectionError) as error:
             raise RuntimeError(f"an environment's process ended at step {self.num_timesteps}; {_CURE}") from error
         except Exception as error:
@@ -287,12 +320,12 @@ class DistributionalDQN(OffPolicyAlgorithm):
         super().dump_logs()
 
     def save(  # type: ignore[override]
-        self, path: str | os.PathLike, *unused: Any, acting_only: bool = False, **also_unused: Any
+        self, path: str | os.PathLike | BinaryIO, *unused: Any, acting_only: bool = False, **also_unused: Any
     ) -> None:
         """Write the model to a file, whole or not at all; it holds numbers and words, and no code.
 
         Args:
-            path: of the file.
+            path: of the file, whose folder is made if it is not there; or a file that is open.
             acting_only: leave out what only learning needs, for a file a quarter as large.
             unused: further arguments of Stable-Baselines3's `save`.
             also_unused: the same.
@@ -301,17 +334,40 @@ class DistributionalDQN(OffPolicyAlgorithm):
 
     @classmethod
     def load(  # type: ignore[override]
-        cls, path: str | os.PathLike, env: GymEnv | None = None, device: torch.device | str = "auto", **settings: Any
+        cls,
+        path: str | os.PathLike | BinaryIO,
+        env: GymEnv | None = None,
+        device: torch.device | str = "auto",
+        custom_objects: Mapping[str, Any] | None = None,
+        print_system_info: bool = False,
+        force_reset: bool = True,
+        **settings: Any,
     ) -> Self:
         """Read a model that `save` has written.
 
         Args:
-            path: of the file.
+            path: of the file, or a file that is open.
             env: to go on learning in; None to act only.
             device: where to.
+            custom_objects: further settings, as Stable-Baselines3 has it.
+            print_system_info: print what versions there are.
+            force_reset: not used; environments always start anew.
             settings: changes by name; classes and functions of one's own are not in files and belong here.
         """
-        return file.load(cls, path, env, device, settings)
+        if print_system_info:
+            get_system_info()
+        return file.load(cls, path, env, device, {**(custom_objects or {}), **settings})
+
+    def set_parameters(
+        self,
+        load_path_or_dict: str | os.PathLike | BinaryIO | dict[str, Any],
+        exact_match: bool = True,
+        device: torch.device | str = "auto",
+    ) -> None:
+        """Take the networks of a file that `save` has written, or of what `get_parameters` has returned."""
+        given = load_path_or_dict
+        parameters: Any = given if isinstance(given, dict) else {"policy": file.networks(given)}
+        super().set_parameters(parameters, exact_match, device)
 
     def save_replay_buffer(self, path: str | os.PathLike) -> None:  # type: ignore[override]
         """Write the memory of transitions to a file."""
@@ -324,7 +380,9 @@ class DistributionalDQN(OffPolicyAlgorithm):
             self.replay_buffer.cut()
 
 
-_CURE = "the model is whole: save it, set_env to a new environment, and learn with reset_num_timesteps=False."
+_CURE = "the model is whole: save it, or set_env to one that works and learn with reset_num_timesteps=False."
+# With fewer steps than this, returns are not known.
+_FEW = 10
 _IN_UNITS = ("smallest_scale", "value")
 
 

@@ -6,9 +6,11 @@ import json
 import os
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
 import torch
@@ -28,16 +30,15 @@ _ONLINE, _TARGET = "q_net.", "q_net_target."
 Model = TypeVar("Model", bound="DistributionalDQN")
 
 
-def save(model: DistributionalDQN, path: str | os.PathLike, *, acting_only: bool = False) -> None:
+def save(model: DistributionalDQN, path: str | os.PathLike | BinaryIO, *, acting_only: bool = False) -> None:
     """Write settings, networks, the state of the optimiser and of the random generators.
 
     Args:
         model: the agent.
-        path: of the file.
+        path: of the file, or a file that is open.
         acting_only: leave out the target network and the state of the optimiser, which are three quarters of the file.
             What is loaded then acts the same, and learns on from a target network that equals the online one.
     """
-    path = _with_ending(path)
     tensors = require_safetensors().torch
     settings, left_out = _plain(asdict(model.settings))
     words = {
@@ -51,6 +52,7 @@ def save(model: DistributionalDQN, path: str | os.PathLike, *, acting_only: bool
         "action_space": to_words(model.action_space),
         "n_envs": model.n_envs,
         "seed": model.seed,
+        "log": {name: getattr(model, attribute) for name, (attribute, _) in _LOG.items()},
         "counts": {name: getattr(model, name) for name in _COUNTS},
         "exploration_rate": model.exploration_rate,
         "updates": model.learner.updates,
@@ -62,21 +64,35 @@ def save(model: DistributionalDQN, path: str | os.PathLike, *, acting_only: bool
     networks, state = model.policy.state_dict(), _flatten(model.learner.optimizer)
     if acting_only:
         networks, state = {name: x for name, x in networks.items() if not name.startswith(_TARGET)}, {}
-    with replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+    with _writing(path) as file, zipfile.ZipFile(file, "w") as archive:
         archive.writestr("model.json", json.dumps(words, indent=1))
         archive.writestr("networks.safetensors", tensors.save(_cpu(networks)))
         archive.writestr("optimizer.safetensors", tensors.save(_cpu(state)))
 
 
-def load(cls: type[Model], path: str | os.PathLike, env: Any, device: Any, changes: dict[str, Any]) -> Model:
+@contextmanager
+def _writing(path: str | os.PathLike | BinaryIO) -> Iterator[BinaryIO]:
+    """Give a file to write into."""
+    if not isinstance(path, str | os.PathLike):
+        yield path
+        return
+    path = _with_ending(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        yield file
+
+
+def load(cls: type[Model], path: str | os.PathLike | BinaryIO, env: Any, device: Any, changes: dict[str, Any]) -> Model:
     """Read a model of a class; what is wrong with a file is said before anything is made of it."""
-    path = path if Path(path).exists() else _with_ending(path)
     words, networks, state = _content(path)
     if words["algorithm"] != cls.__name__:
         raise ValueError(
             f"{path} must hold a {cls.__name__}; got a {words['algorithm']}. Use {words['algorithm']}.load."
         )
-    settings = _settings(words["settings"], path)
+    with _making_sense(path):
+        settings = _settings(words["settings"], path)
+        Settings(**settings)
+        seen, acts = from_words(words["observation_space"]), from_words(words["action_space"])
     for name in ("policy_kwargs", "returns", "optimizer_kwargs"):
         if name in changes:
             changes[name] = {**settings[name], **changes[name]}
@@ -92,31 +108,51 @@ def load(cls: type[Model], path: str | os.PathLike, env: Any, device: Any, chang
             f"policy must be one of {', '.join(cls.policy_aliases)}, or a class; got {policy}. "
             "Give the class that the file was made with, policy=..., to load again."
         )
-    model = cls(policy, env, device=device, _init_setup_model=False, **{"seed": words["seed"], **settings, **changes})
-    seen, acts = from_words(words["observation_space"]), from_words(words["action_space"])
+    known = {"seed": words["seed"], **_log(words.get("log")), **settings, **changes}
+    model = cls(policy, env, device=device, _init_setup_model=False, **known)
     if env is None:
-        model.observation_space, model.action_space, model.n_envs = seen, acts, words["n_envs"]
+        model.n_envs = words["n_envs"]
     elif (model.observation_space, model.action_space) != (seen, acts):
         raise ValueError(
             f"env must have the spaces of the file; got {model.observation_space}, {model.action_space} in place of "
             f"{seen}, {acts}. Make the environment that {path} was learned in."
         )
-    model._setup_model()
-    if words.get("acting_only"):
-        copies = {name.replace(_ONLINE, _TARGET, 1): x for name, x in networks.items() if name.startswith(_ONLINE)}
-        networks |= copies
-    try:
+    # The file's, for keys of a dictionary have an order there, which equal spaces need not have.
+    model.observation_space, model.action_space = seen, acts
+    with _making_sense(path) if not changes else nullcontext():
+        model._setup_model()
+    with _making_sense(path):
         model.policy.load_state_dict(networks)
         _restore(model.learner.optimizer, state, model.device)
-    except (RuntimeError, KeyError, ValueError) as error:
-        raise ValueError(f"{path} must fit its own settings; got: {error}. Write it anew with save.") from None
-    for name, value in words["counts"].items():
-        setattr(model, name, value)
-    model.exploration_rate = words["exploration_rate"]
-    model.learner.updates = words["updates"]
-    model.exploration.generator.bit_generator.state = words["generators"]["exploration"]
-    model.replay_buffer.generator.bit_generator.state = words["generators"]["replay"]
+        for name in _COUNTS:
+            setattr(model, name, words["counts"][name])
+        model.exploration_rate = words["exploration_rate"]
+        model.learner.updates = words["updates"]
+        model.exploration.generator.bit_generator.state = words["generators"]["exploration"]
+        model.replay_buffer.generator.bit_generator.state = words["generators"]["replay"]
     return model
+
+
+def _log(words: Any) -> dict[str, Any]:
+    """Return what a file says of the log, which older ones do not."""
+    words = words if isinstance(words, dict) else {}
+    return {name: words[name] for name, (_, kind) in _LOG.items() if isinstance(words.get(name), kind)}
+
+
+def networks(path: str | os.PathLike | BinaryIO) -> dict[str, Tensor]:
+    """Return the parameters of the networks in a file, by name."""
+    return _content(path)[1]
+
+
+@contextmanager
+def _making_sense(path: Any) -> Iterator[None]:
+    """Turn what is raised where a file contradicts itself into one error."""
+    try:
+        yield
+    except (RuntimeError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        if str(error).startswith(str(path)):
+            raise  # it is said already
+        raise ValueError(f"{path} must make sense in itself; got: {error}. {_CURE}") from error
 
 
 def describe(path: str | os.PathLike) -> dict[str, Any]:
@@ -124,8 +160,10 @@ def describe(path: str | os.PathLike) -> dict[str, Any]:
     return _content(path)[0]
 
 
-def _content(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
+def _content(path: str | os.PathLike | BinaryIO) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
     safetensors = require_safetensors()
+    if isinstance(path, str | os.PathLike) and not Path(path).exists():
+        path = _with_ending(path)
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip() is not None:
@@ -134,13 +172,17 @@ def _content(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Tensor]
             networks = safetensors.torch.load(archive.read("networks.safetensors"))
             state = safetensors.torch.load(archive.read("optimizer.safetensors"))
     except (*_DAMAGE, safetensors.SafetensorError) as error:
-        raise ValueError(f"{path} must be a whole model of cramix; got: {error}. Use an earlier one.") from None
+        raise ValueError(f"{path} must be a whole model of cramix; got: {error}. {_CURE}") from None
     if not isinstance(words, dict) or words.get("format") != _FORMAT:
         found = words.get("format") if isinstance(words, dict) else None
         raise ValueError(f"{path} must be of format {_FORMAT}; got {found}. Write it with this version.")
-    for name in _PARTS:
-        if name not in words:
-            raise ValueError(f"{path} must have {name} in it; got a file without. Use an earlier one.")
+    for name, kind in _PARTS.items():
+        if name not in words or not isinstance(words[name], kind):
+            found = repr(words[name]) if name in words else "a file without"
+            raise ValueError(f"{path} must have {name} in it; got {found}. {_CURE}")
+    if words.get("acting_only"):
+        copies = {name.replace(_ONLINE, _TARGET, 1): x for name, x in networks.items() if name.startswith(_ONLINE)}
+        networks |= copies
     return words, networks, state
 
 
@@ -192,20 +234,27 @@ def _plain(settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 _NONE = object()
 # Classes that files may name.
 _MODULES = {"torch.nn": nn, "torch.optim": torch.optim}
-_PARTS = (
-    "algorithm",
-    "policy",
-    "settings",
-    "left_out",
-    "observation_space",
-    "action_space",
-    "n_envs",
-    "seed",
-    "counts",
-    "exploration_rate",
-    "updates",
-    "generators",
-)
+_PARTS: dict[str, Any] = {
+    "algorithm": str,
+    "policy": str,
+    "settings": dict,
+    "left_out": list,
+    "observation_space": dict,
+    "action_space": dict,
+    "n_envs": int,
+    "seed": int | None,
+    "counts": dict,
+    "exploration_rate": float,
+    "updates": int,
+    "generators": dict,
+}
+# How a model tells of itself: arguments, where they are kept, and of which kind they are.
+_LOG: dict[str, tuple[str, Any]] = {
+    "verbose": ("verbose", int),
+    "tensorboard_log": ("tensorboard_log", str),
+    "stats_window_size": ("_stats_window_size", int),
+}
+_CURE = "Use a copy of it, or delete it and learn anew."
 # What reading a file raises that is not one, or is one no more.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, RuntimeError)
 
@@ -220,7 +269,7 @@ def _settings(words: dict[str, Any], path: Any) -> dict[str, Any]:
             if set(value) == {where}:
                 found = vars(module).get(value[where])
                 if not isinstance(found, type):
-                    raise ValueError(f"{path} must name classes of {where}; got {value[where]}. Use an earlier one.")
+                    raise ValueError(f"{path} must name classes of {where}; got {value[where]}. {_CURE}")
                 return found
         return {key: decoded(x) for key, x in value.items()}
 

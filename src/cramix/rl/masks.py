@@ -38,7 +38,7 @@ def allowed(values: Tensor, mask: Tensor | None) -> Tensor:
 class MaskedActions(gymnasium.Wrapper):
     """Puts the mask of an environment into its observations, `{"observation": ..., "action_mask": ...}`.
 
-    The mask is what `env.action_masks()` returns or, without that method, `info["action_mask"]`.
+    The mask is what `env.action_masks()` returns, of the environment or of a wrapper, or `info["action_mask"]`.
 
     Example:
         >>> env = MaskedActions(gymnasium.make("Taxi-v4"))
@@ -64,8 +64,8 @@ class MaskedActions(gymnasium.Wrapper):
         return self._masked(observation, info), reward, terminated, truncated, info
 
     def _masked(self, observation, info):
-        if hasattr(self.env.unwrapped, "action_masks"):
-            mask = self.env.unwrapped.action_masks()
+        if self.env.has_wrapper_attr("action_masks"):
+            mask = self.env.get_wrapper_attr("action_masks")()
         elif KEY in info:
             mask = info[KEY]
         else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Sequence
+from typing import Any, Self
 
 import torch
 from gymnasium import spaces
@@ -15,6 +17,7 @@ from stable_baselines3.common.torch_layers import (
 )
 from torch import Tensor, nn
 
+from cramix.checks import check_integer
 from cramix.rl.masks import allowed, mask_of
 from cramix.rl.network import Observation, ReturnNetwork
 from cramix.rl.returns import Returns
@@ -61,16 +64,21 @@ class ReturnPolicy(BasePolicy):
     ):
         super().__init__(observation_space, action_space, normalize_images=normalize_images)
         self.layers: dict[str, Any] = {
-            "net_arch": list(self.default_arch if net_arch is None else net_arch),
+            "net_arch": _widths(self.default_arch if net_arch is None else net_arch),
             "activation_fn": activation_fn,
             "layer_norm": layer_norm,
             "dueling": dueling,
             "members": members,
         }
+        if not isinstance(activation_fn, type):
+            raise ValueError(f"activation_fn must be a class of layers; got {activation_fn!r}. Try torch.nn.ReLU.")
+        extractor, of_it = features_extractor_class or self.default_extractor, dict(features_extractor_kwargs or {})
+        if not normalize_images and issubclass(extractor, NatureCNN | CombinedExtractor):
+            of_it.setdefault("normalized_image", True)  # then images need not be bytes
         arguments: dict[str, Any] = {
             **self.layers,
-            "features_extractor_class": features_extractor_class or self.default_extractor,
-            "features_extractor_kwargs": features_extractor_kwargs or {},
+            "features_extractor_class": extractor,
+            "features_extractor_kwargs": of_it,
             "normalize_images": normalize_images,
         }
         actions = int(action_space.n)
@@ -89,6 +97,15 @@ class ReturnPolicy(BasePolicy):
         if self._has_modes:
             super().set_training_mode(mode)
 
+    def save(self, path: str | os.PathLike) -> None:
+        """Refuse: what Stable-Baselines3 writes here holds code."""
+        raise NotImplementedError(f"a policy must be saved with its model; got {path}. {_INSTEAD}")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike, device: torch.device | str = "auto") -> Self:
+        """Refuse: what Stable-Baselines3 reads here holds code."""
+        raise NotImplementedError(f"a policy must be loaded with its model; got {path}. {_INSTEAD}")
+
     def forward(self, obs: Observation, deterministic: bool = True) -> Tensor:
         """Return the best actions `(batch)`."""
         return self._predict(obs, deterministic)
@@ -103,10 +120,21 @@ class ReturnPolicy(BasePolicy):
         return allowed(values, mask_of(observation)).argmax(-1)
 
 
+def _widths(net_arch: Sequence[int]) -> list[int]:
+    if not isinstance(net_arch, Sequence) or isinstance(net_arch, str):
+        raise ValueError(f"net_arch must be a list of widths; got {net_arch!r}. Try [128, 128].")
+    for width in net_arch:
+        check_integer("net_arch", width, 1)
+    return list(net_arch)
+
+
 def _has_modes(module: nn.Module) -> bool:
     """Whether a layer may behave otherwise while it learns: of the known ones few do, of others we cannot know."""
     known = type(module).__module__.split(".")[0] in ("torch", "cramix", "stable_baselines3")
     return not known or isinstance(module, nn.modules.batchnorm._NormBase | nn.modules.dropout._DropoutNd)
+
+
+_INSTEAD = "Use model.save(path, acting_only=True) and the algorithm's load, whose policy it is then."
 
 
 class MlpPolicy(ReturnPolicy):

@@ -86,6 +86,11 @@ class Replay(ReplayBuffer):
         for memory, parts in ((self.seen, obs), (self.after, next_obs)):
             for key, kept in memory.items():
                 kept[i] = np.asarray(parts[key] if key else parts).reshape(kept.shape[1:])
+                if kept.dtype.kind == "f" and not np.isfinite(kept[i]).all():
+                    wrong = kept[i][~np.isfinite(kept[i])][0]
+                    raise ValueError(
+                        f"observations must be finite; got {wrong}{f' in {key}' if key else ''}. Mend the environment."
+                    )
         self.actions[i] = np.asarray(action).reshape(self.n_envs)
         self.rewards[i] = reward
         self.ended[i] = done

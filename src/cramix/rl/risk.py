@@ -32,7 +32,7 @@ def parse_risk(risk: Risk) -> Measure:
         (tensor(3.), tensor(0.5000))
     """
     if callable(risk):
-        return risk
+        return lambda p: _checked(risk(p), p)
     name, _, text = risk.partition(":") if isinstance(risk, str) else (risk, "", "")
     if name == "mean" and not text:
         return _mean
@@ -47,6 +47,16 @@ def parse_risk(risk: Risk) -> Measure:
             f'function of a mixture; got {risk!r}. Try "cvar:0.1".'
         )
     return lambda p: measure(p, level)
+
+
+def _checked(values: Tensor, p: NormalMixture) -> Tensor:
+    """Require of a function of the user's what it must return."""
+    if not isinstance(values, Tensor) or values.shape != p.batch_shape:
+        found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(
+            f"risk must return a tensor of shape {tuple(p.batch_shape)}; got {found}. Try lambda p: p.mean."
+        )
+    return values
 
 
 def _mean(p: NormalMixture) -> Tensor:

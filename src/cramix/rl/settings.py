@@ -88,7 +88,7 @@ class Settings:
             "exploration_final_eps",
         ):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 <= value <= 1:
+            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
                 raise ValueError(f"{name} must be a number in [0, 1]; got {value!r}. Leave it out for the default.")
         if self.return_scale != "auto":
             check_number("return_scale", self.return_scale, positive=True)
@@ -104,6 +104,9 @@ class Settings:
                 f'train_freq must be an integer >= 1, (n, "step") or (n, "episode"); got {self.train_freq!r}. Try 1.'
             )
         parse_risk(self.risk)
+        for name in ("policy_kwargs", "returns", "optimizer_kwargs"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise ValueError(f"{name} must be a dictionary; got {getattr(self, name)!r}. Leave it out.")
 
     def replace(self, **changes: Any) -> Settings:
         """Return settings with changes by name; `policy_kwargs` and `returns` keep what is not named in them."""
@@ -115,7 +118,8 @@ class Settings:
                 raise TypeError(f"settings must be fields of cramix.rl.Settings; got {name}. {cure}")
         for name in ("policy_kwargs", "returns", "optimizer_kwargs"):
             if name in changes:
-                changes[name] = {**getattr(self, name), **(changes[name] or {})}
+                more = {} if changes[name] is None else changes[name]
+                changes[name] = {**getattr(self, name), **more} if isinstance(more, Mapping) else more
         return dataclasses.replace(self, **changes)
 
     def rate(self, progress_remaining: float) -> float:

@@ -1,4 +1,4 @@
-"""Spaces of observations and actions in words, for files."""
+"""Spaces of observations and actions: which ones agents can live in, and how files describe them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,30 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+
+from cramix.rl.masks import KEY
+
+
+def check_spaces(observations: spaces.Space, actions: spaces.Space) -> None:
+    """Require spaces that networks can see, and discrete actions."""
+    if not isinstance(actions, spaces.Discrete):
+        raise ValueError(f"env must have discrete actions; got {actions}. Wrap it, or use an algorithm for those.")
+    parts = observations.spaces if isinstance(observations, spaces.Dict) else {"": observations}
+    for key, part in parts.items():
+        name = f"observations of {key}" if key else "observations"
+        if not isinstance(part, spaces.Box | spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete):
+            raise ValueError(
+                f"{name} must be Box, Discrete, MultiBinary or MultiDiscrete, or one Dict of them; got {part}. "
+                "Wrap the environment."
+            )
+        if isinstance(part, spaces.Box) and not part.shape:
+            raise ValueError(f"{name} must have a shape; got a single number, {part}. Make it one of shape (1,).")
+        if isinstance(part, spaces.MultiDiscrete) and (part.nvec.ndim != 1 or part.start.any()):
+            raise ValueError(
+                f"{name} must be numbers from 0 on in a row; got {' '.join(str(part).split())}. Wrap the environment."
+            )
+        if key == KEY and part.shape != (actions.n,):
+            raise ValueError(f"{KEY} must have a place for each of {actions.n} actions; got {part}. Mend the mask.")
 
 
 def to_words(space: spaces.Space) -> dict[str, Any]:
@@ -15,7 +39,7 @@ def to_words(space: spaces.Space) -> dict[str, Any]:
         >>> to_words(spaces.Discrete(3))
         {'kind': 'Discrete', 'n': 3, 'start': 0}
     """
-    kind = type(space).__name__
+    kind = next((known.__name__ for known in _KINDS if isinstance(space, known)), "")  # so are classes of one's own
     if isinstance(space, spaces.Box):
         low, high = (x.ravel().tolist() for x in (space.low, space.high))
         return {
@@ -52,5 +76,9 @@ def from_words(words: dict[str, Any]) -> spaces.Space:
     if kind == "MultiDiscrete":
         return spaces.MultiDiscrete(words["nvec"], start=words["start"])
     if kind == "Dict":
-        return spaces.Dict({key: from_words(part) for key, part in words["spaces"].items()})
+        # In pairs, for a dictionary would be sorted, and networks see the parts in this order.
+        return spaces.Dict([(key, from_words(part)) for key, part in words["spaces"].items()])
     raise ValueError(f"kind must be a kind of space that files hold; got {kind}. Write the file anew.")
+
+
+_KINDS = spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Dict
