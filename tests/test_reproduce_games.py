@@ -57,6 +57,24 @@ def test_unknown_algorithms_and_games_are_refused(tmp_path: Path) -> None:
     assert "Chess-v0" in error
 
 
+def test_what_the_caller_can_mend_is_said_in_a_line(tmp_path: Path) -> None:
+    few = "--algo", "gmdqn", "--seeds", "1", "--rival-seeds", "0", "--episodes", "1", "--workers", "1"
+    assert run(tmp_path, *few)[0] == 0
+    for options, words in (
+        (("--episodes", "2"), "must hold this run or none"),
+        (("--device", "cuda:77"), "device must be one that is here"),
+        (("--steps", "0"), "--steps"),
+        (("--env", "Pendulum-v1"), "discrete actions"),
+    ):
+        code, _, error = run(tmp_path, *few, *options)
+        assert code == 2, error
+        assert words in error
+        assert "Traceback" not in error
+    code, _, error = run(tmp_path / "other", "--algo", "ddqn", "--rival-seeds", "0")
+    assert code == 2
+    assert "seeds must be at least 1" in error
+
+
 def test_variations_are_compared_with_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(VARIATIONS)[2:]:
         monkeypatch.delitem(VARIATIONS, name)

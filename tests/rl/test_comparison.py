@@ -7,9 +7,12 @@ import multiprocessing
 import numpy as np
 import pytest
 
+from cramix.rl import GMDQN
 from cramix.rl.runs.comparison import compare, place, plan, standings
+from cramix.rl.runs.evaluation import evaluate
 from cramix.rl.runs.statistics import interquartile_mean, interval
-from cramix.rl.runs.training import Run, write
+from cramix.rl.runs.training import Run, train, write
+from tests.refusals import refuses
 
 
 def test_interquartile_mean_leaves_out_a_quarter_at_each_end():
@@ -45,7 +48,14 @@ def test_curves_have_as_many_points_in_short_runs_as_in_long_ones():
 
 def result(returns: list[float], curve: list[float]) -> dict:
     rows = [{"step": 10 * (i + 1), "mean": x, "seconds": 1.0} for i, x in enumerate(curve)]
-    return {"mean": sum(returns) / len(returns), "returns": returns, "parameters": 7, "seconds": 60.0, "curve": rows}
+    return {
+        "mean": sum(returns) / len(returns),
+        "std": 1.0,
+        "returns": returns,
+        "parameters": 7,
+        "seconds": 60.0,
+        "curve": rows,
+    }
 
 
 def test_standings_are_of_the_runs_that_are_done(tmp_path):
@@ -79,6 +89,46 @@ def test_what_is_done_stays_done(tmp_path, device):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == before
     assert sorted(told[2:]) == sorted(told[:2])
     assert again[0].scores.tolist() == first[0].scores.tolist()
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize(("steps", "episodes", "name"), [(60, 2, "steps"), (30, 3, "episodes")])
+def test_results_of_other_settings_are_not_taken_for_these(tmp_path, device, steps, episodes, name):
+    options = {"curve_episodes": 0, "interval": 20}
+    compare(plan({"CartPole-v1": 30}, {"gmdqn": 1}, episodes=2, **options), tmp_path, 1, device=device)
+    other = plan({"CartPole-v1": steps}, {"gmdqn": 1}, episodes=episodes, **options)
+    with pytest.raises(ValueError, match=f"must hold this run or none; got one with {name}"):
+        compare(other, tmp_path, 1, device=device)
+
+
+def test_what_one_by_one_has_begun_together_ends(tmp_path):
+    """The agent in the folder is the one that has the result."""
+    (run,) = plan({"CartPole-v1": 60}, {"gmdqn": 1}, episodes=2, curve_episodes=0, interval=20)
+    folder = place(run, tmp_path)
+
+    class Stopped(BaseException):
+        pass
+
+    def stop(step, figures):
+        if step == 40:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train(run, folder, stop)
+    (standing,) = compare([run], tmp_path, 1, device="cpu")
+    model = GMDQN.load(folder / "model.zip")
+    assert model.num_timesteps == 60
+    assert evaluate(model, run.env, 2).mean() == standing.scores[0]
+    assert {path.name for path in folder.iterdir()} == {"run.json", "model.zip", "result.json", ".lock"}
+
+
+@pytest.mark.parametrize("device", ["cuda:77", "nonsense"])
+def test_a_device_that_is_not_here_is_refused(tmp_path, device):
+    refuses(lambda: compare(plan({"CartPole-v1": 30}, {"gmdqn": 1}), tmp_path, 1, device=device), "device", device)
+
+
+def test_no_seeds_are_refused():
+    refuses(lambda: plan({"CartPole-v1": 30}, {}), "seeds", "{}")
 
 
 def test_a_run_that_fails_ends_the_others_and_is_told(tmp_path):

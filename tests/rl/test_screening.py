@@ -53,7 +53,8 @@ def test_effects_are_found(tmp_path: Path):
         failed = np.full(10 + 5 * row[3], 100.0)
         folder = place(run, tmp_path)
         folder.mkdir(parents=True)
-        write(folder / "result.json", {"returns": [*good, *failed]})
+        rest = {"mean": 0.0, "std": 0.0, "parameters": 7, "seconds": 1.0, "curve": []}
+        write(folder / "result.json", {"returns": [*good, *failed], **rest})
     found = effects(runs, choices, tmp_path)
     assert [effect.name for effect in found] == choices
     for effect, truth in zip(found, worth, strict=True):

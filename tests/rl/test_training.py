@@ -156,7 +156,7 @@ def test_what_a_killed_program_left_half_written_is_removed(tmp_path):
     (tmp_path / ".mine").write_bytes(b"not ours")
     train(run(steps=20, episodes=1), tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"run.json", "model.zip", "curve-20.json", "result.json", ".mine"}
+    assert names == {"run.json", "model.zip", "curve-20.json", "result.json", ".mine", ".lock"}
 
 
 @pytest.mark.parametrize(
@@ -179,6 +179,66 @@ def test_a_damaged_checkpoint_is_said_as_such(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ValueError, match=r"run.json must be whole JSON"):
         train(run(steps=20, episodes=1), tmp_path)
+
+
+def test_a_result_that_is_lost_is_made_anew(tmp_path):
+    first = train(run(), tmp_path)
+    for damage in ("{", "{}", "[]", "\xff"):
+        (tmp_path / "result.json").write_text(damage, encoding="latin-1")
+        with pytest.raises(ValueError, match=r"result.json must .* Delete it to make it anew"):
+            train(run(), tmp_path)
+    (tmp_path / "result.json").unlink()
+    assert train(run(), tmp_path)["returns"] == first["returns"]
+
+
+@pytest.mark.parametrize("damage", ["[]", "{}", "7", "\xff"])
+def test_a_description_that_is_none_is_said_as_such(damage, tmp_path):
+    (tmp_path / "run.json").write_text(damage, encoding="latin-1")
+    with pytest.raises(ValueError, match=r"run.json must"):
+        train(run(), tmp_path)
+
+
+def test_leftovers_of_a_run_that_is_done_are_removed(tmp_path):
+    """A program may be killed after its result is written."""
+    train(run(steps=20, episodes=1), tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    for name in ("memory-20.npz", "curve-10.json"):
+        (tmp_path / name).write_bytes(b"old")
+    train(run(steps=20, episodes=1), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_two_programs_do_not_train_in_one_folder(tmp_path):
+    code = f"""
+import time, pathlib
+from cramix.rl.runs.training import alone
+with alone(pathlib.Path({str(tmp_path)!r})):
+    print("in", flush=True)
+    time.sleep(600)
+"""
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout.readline() == b"in\n"
+        refuses(lambda: train(run(), tmp_path), str(tmp_path), "trained in now", "free")
+    finally:
+        other.kill()
+        other.wait()
+        other.stdout.close()
+    train(run(steps=20, episodes=1), tmp_path)  # the lock of a program that was killed is open
+
+
+def test_environments_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "own_games.py").write_text(
+        "import gymnasium\n"
+        "gymnasium.register('OwnCart-v0', 'gymnasium.envs.classic_control:CartPoleEnv', max_episode_steps=20)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        result = train(run(env="own_games:OwnCart-v0", steps=40), tmp_path / "run")
+        assert max(result["returns"]) <= 20
+    finally:
+        gymnasium.registry.pop("OwnCart-v0", None)
+    refuses(lambda: run(env="no_such_module:OwnCart-v0"), "env", "no_such_module", "imported")
 
 
 def test_seeds_make_runs_of_their_own(tmp_path):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from cramix.checks import check_choice
 from cramix.cli.refusal import Refusal, refusing
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def read(name: str) -> Agent:
     if not (folder / "run.json").exists():
         raise Refusal(f"{name} is not the folder of a run: it has no run.json. Give the --out of cramix train.")
     with refusing():
-        run = training.read(folder / "run.json")
+        run = training.read(folder / "run.json", "env", "algo", "interval")
+        check_choice("algo", run["algo"], ALGORITHMS)
         if not (folder / "model.zip").exists():
             raise Refusal(f"{name} has no checkpoint yet; the first comes at step {run['interval']}. Train on.")
         model = ALGORITHMS[run["algo"]].load(folder / "model.zip")

@@ -69,7 +69,7 @@ def _verdict(error: Exception) -> tuple[int, str]:
         return 2, f"{message}{'' if message.endswith('?') else '.'} See: {where} --help"
     if isinstance(error, OSError) and error.filename is not None:
         return 2 if isinstance(error, _WRONG_PATH) else 1, f"{error.filename}: {error.strerror}"
-    if isinstance(error, ImportError):
+    if isinstance(error, ImportError | ChildProcessError):
         return 1, str(error)
     traceback.print_exception(error)
     return 1, f"unexpected {type(error).__name__}: {error}"

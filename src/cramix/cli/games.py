@@ -15,6 +15,7 @@ from rich.table import Table
 
 from cramix.atomic import replacing
 from cramix.checks import check_choice
+from cramix.cli.agents import in_environments
 from cramix.cli.refusal import refusing
 from cramix.plot import require_matplotlib
 from cramix.plot.learning import Curve, learning_curves
@@ -119,7 +120,8 @@ def _trained(runs: list[Run], out: Path, workers: int | None, device: str | None
             console.print(f"{run.env}  {run.name}  seed {run.seed}: {result['mean']:.1f} ± {result['std']:.1f}")
 
         try:
-            return compare(runs, out, workers, tell, device)
+            with refusing(), in_environments(runs[0].env):
+                return compare(runs, out, workers, tell, device)
         except KeyboardInterrupt:
             console.print(f"stopped; the same command goes on from what is in {out}")
             raise

@@ -83,7 +83,9 @@ def lunarlander(
     rival_seeds: Annotated[int, typer.Option(help="Seeds of each rival; 0 for none.", min=0)] = 5,
     algo: Annotated[list[str] | None, typer.Option(help="Only this algorithm; may be repeated.")] = None,
     env: Annotated[list[str] | None, typer.Option(help="Only this environment; may be repeated.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Environment steps of a run; its own for each by default.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Environment steps of a run; its own for each by default.", min=1)
+    ] = None,
     episodes: _Episodes = 100,
     workers: _Workers = None,
     device: _Device = None,

@@ -1,19 +1,19 @@
-"""Many runs: algorithms by seeds, some at a time, each in a process of its own; what is done stays done."""
+"""Many runs: algorithms by seeds, some at a time, and how they stand; what is done stays done."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from cramix.rl.runs.processes import each_in_its_own
 from cramix.rl.runs.statistics import Interval, Judged, interval, judged
-from cramix.rl.runs.training import Run, read, train
+from cramix.rl.runs.training import Run, alone, check_folder, result_of, train
 
 # Checkpoints of a run, and points of its learning curve.
 _POINTS = 12
@@ -54,7 +54,9 @@ def plan(envs: dict[str, int], seeds: dict[str, int], **options: Any) -> list[Ru
         >>> [(run.algo, run.seed) for run in plan({"CartPole-v1": 1000}, {"gmdqn": 2, "ddqn": 1})]
         [('gmdqn', 0), ('ddqn', 0), ('gmdqn', 1)]
     """
-    most = max(seeds.values())
+    most = max(seeds.values(), default=0)
+    if most < 1:
+        raise ValueError(f"seeds must be at least 1 of some algorithm; got {seeds}. Ask for more.")
     return [
         Run(env, algo, steps, seed, settings=_settings(env, algo), **{"interval": max(1, steps // _POINTS), **options})
         for env, steps in envs.items()
@@ -74,7 +76,7 @@ def _settings(env: str, algo: str) -> dict[str, Any]:
 
 def place(run: Run, folder: str | Path) -> Path:
     """Return the folder of a run inside that of a comparison."""
-    return Path(folder) / run.env.replace("/", "-") / run.name.replace("/", "-") / f"seed-{run.seed}"
+    return Path(folder) / run.env.replace("/", "-").replace(":", "-") / run.name.replace("/", "-") / f"seed-{run.seed}"
 
 
 def compare(
@@ -94,33 +96,44 @@ def compare(
         device: such as "cuda", on which all seeds of an algorithm are trained together, see `train_together`; None
             trains each run by itself.
     """
-    # A new process for each: a fork would share the threads of torch with us.
-    context = multiprocessing.get_context("spawn")
-    waiting = [run for run in runs if not (place(run, folder) / "result.json").exists()]
+    _check_device(device)
+    places = {id(run): place(run, folder) for run in runs}
     for run in runs:
-        if run not in waiting and tell is not None:
-            tell(run, read(place(run, folder) / "result.json"))
-    count = workers or (os.cpu_count() if device is None else 1)
-    with ProcessPoolExecutor(count, context, max_tasks_per_child=1) as pool:
-        pending: dict[Future, list[Run]] = {}
-        try:
-            jobs = [[run] for run in waiting] if device is None else _groups(waiting)
-            share = None if device is None else max(1, (os.cpu_count() or 1) // min(count or 1, len(jobs) or 1))
-            for job in jobs:
-                pending[pool.submit(_work, job, [place(run, folder) for run in job], device, share)] = job
-            while pending:
-                done, _ = wait(pending, return_when=FIRST_COMPLETED)
-                for future in done:
-                    for run, result in zip(pending.pop(future), future.result(), strict=True):
-                        if tell is not None:
-                            tell(run, result)
-        except BaseException:
-            for future in pending:
-                future.cancel()
-            for process in multiprocessing.active_children():
-                process.terminate()
-            raise
+        check_folder(run, places[id(run)])
+    done = [run for run in runs if (places[id(run)] / "result.json").exists()]
+    for run in done:
+        result = result_of(places[id(run)])
+        if tell is not None:
+            tell(run, result)
+    waiting = [run for run in runs if run not in done]
+    groups = [[run] for run in waiting] if device is None else _groups(waiting)
+    count = min(workers or (os.cpu_count() or 1 if device is None else 1), len(groups) or 1)
+    share = max(1, (os.cpu_count() or 1) // count)
+    jobs = {_name(group): (group, [places[id(run)] for run in group], device, share) for group in groups}
+    for name, results in each_in_its_own(_work, jobs, count):
+        for run, result in zip(jobs[name][0], results, strict=True):
+            if tell is not None:
+                tell(run, result)
     return standings(runs, folder)
+
+
+def _check_device(device: str | None) -> None:
+    """Require a device that is there, before processes find out one by one."""
+    if device is None:
+        return
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"device must be one that is here; got {device!r}: {reason}. Leave it out.") from None
+
+
+def _name(group: Sequence[Run]) -> str:
+    """Return what runs that are trained together are called when something is wrong with them."""
+    seeds = ", ".join(str(run.seed) for run in group)
+    return f"{group[0].env}, {group[0].name}, seed {seeds}"
 
 
 def _groups(runs: Sequence[Run]) -> list[list[Run]]:
@@ -131,7 +144,7 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
     return list(groups.values())
 
 
-def _work(runs: list[Run], folders: list[Path], device: str | None, workers: int | None) -> list[dict[str, Any]]:
+def _work(runs: list[Run], folders: list[Path], device: str | None, workers: int) -> list[dict[str, Any]]:
     import torch
 
     torch.set_num_threads(1)  # processes, not threads, share the cores
@@ -139,16 +152,19 @@ def _work(runs: list[Run], folders: list[Path], device: str | None, workers: int
         return [train(run, folder) for run, folder in zip(runs, folders, strict=True)]
     from cramix.rl.population.training import train_together
 
-    return train_together(runs, folders, device, workers)
+    with ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(alone(folder))
+        return train_together(runs, folders, device, workers)
 
 
 def standings(runs: Sequence[Run], folder: str | Path) -> list[Standing]:
     """Return how algorithms stand after the runs that have a result, in the order of the plan."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in runs:
-        path = place(run, folder) / "result.json"
-        if path.exists():
-            found.setdefault((run.env, run.name), []).append(read(path))
+        own = place(run, folder)
+        if (own / "result.json").exists():
+            found.setdefault((run.env, run.name), []).append(result_of(own))
     return [_standing(env, name, results) for (env, name), results in found.items()]
 
 

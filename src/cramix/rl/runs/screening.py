@@ -17,7 +17,7 @@ from cramix.checks import check_choice
 from cramix.rl.runs.ablation import FIRST_SEED, VARIATIONS
 from cramix.rl.runs.comparison import place
 from cramix.rl.runs.statistics import Interval, difference, judged
-from cramix.rl.runs.training import Run, read
+from cramix.rl.runs.training import Run, result_of
 
 # What is screened if nothing else is asked for, of `VARIATIONS`.
 CHOICES = (
@@ -69,7 +69,7 @@ def screening(env: str, steps: int, seeds: int, choices: Sequence[str] = CHOICES
 
 def effects(runs: Sequence[Run], choices: Sequence[str], folder: str | Path) -> list[Effect]:
     """Return what each choice is worth after runs of a screening that are done."""
-    returns = [np.array(read(place(run, folder) / "result.json")["returns"]) for run in runs]
+    returns = [np.array(result_of(place(run, folder))["returns"]) for run in runs]
     figures = np.array([judged(own, run.env) for own, run in zip(returns, runs, strict=True)])
     found = []
     for i, choice in enumerate(choices):

@@ -39,7 +39,7 @@ def judged(returns: np.ndarray, env: str) -> Judged:
         >>> judged(np.array([500.0, 490.0, 300.0, 480.0]), "CartPole-v1")  # which is solved at 475
         Judged(mean=442.5, failures=0.25, successes=490.0)
     """
-    threshold = gymnasium.spec(env).reward_threshold
+    threshold = gymnasium.spec(env.rpartition(":")[2]).reward_threshold
     if threshold is None:
         return Judged(float(returns.mean()), np.nan, np.nan)
     good = returns >= threshold

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import filelock
 import gymnasium
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
@@ -28,7 +31,7 @@ class Run:
     """What is to be trained.
 
     Args:
-        env: name of the environment.
+        env: name of the environment, as "LunarLander-v3", or "module:Name-v0" of a module that registers it.
         algo: name of the algorithm, see `ALGORITHMS`.
         steps: of the environment.
         seed: of everything.
@@ -58,8 +61,7 @@ class Run:
         for name in ("steps", "interval", "episodes"):
             check_integer(name, getattr(self, name), 1)
         check_integer("curve_episodes", self.curve_episodes, 0)
-        if self.env not in gymnasium.registry:
-            raise ValueError(f"env must be the name of a registered environment; got {self.env!r}. Try LunarLander-v3.")
+        _find(self.env)
 
     @property
     def name(self) -> str:
@@ -73,6 +75,31 @@ class Run:
         return ALGORITHMS[self.algo]
 
 
+def _find(env: str) -> None:
+    """Require an environment that Gymnasium knows, or a module that tells it."""
+    module, _, name = env.rpartition(":")
+    try:
+        if module:
+            import_module(module)
+    except ImportError as error:
+        raise ValueError(f"env must be in a module that can be imported; got {env!r}: {error}. Install it.") from None
+    if name not in gymnasium.registry:
+        raise ValueError(
+            f"env must be the name of a registered environment; got {env!r}. Try LunarLander-v3, or module:Name-v0."
+        )
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other programs from training in a folder, which is made if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with filelock.FileLock(folder / ".lock", timeout=0):
+            yield
+    except filelock.Timeout:
+        raise ValueError(f"{folder} must be free; got one that is trained in now. Wait, or end that program.") from None
+
+
 def train(run: Run, folder: str | Path, tell: Tell | None = None) -> dict[str, Any]:
     """Train in a folder, or go on with what is there, and return the result.
 
@@ -84,14 +111,18 @@ def train(run: Run, folder: str | Path, tell: Tell | None = None) -> dict[str, A
         folder: for `run.json`, `model.zip`, the memory and `result.json`; made if it is not there.
         tell: called with the number of steps and the latest figures, some times a second and at each checkpoint.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    with alone(Path(folder)):
+        return _train(run, Path(folder), tell)
+
+
+def _train(run: Run, folder: Path, tell: Tell | None) -> dict[str, Any]:
     for name in ("run.json", "model.zip", "memory-*.npz", "curve-*.json", "result.json"):
         for half in folder.glob(f".{name}.*"):
             half.unlink()  # a program that was killed was writing it
     check_folder(run, folder)
     if (folder / "result.json").exists():
-        return read(folder / "result.json")
+        _tidy(folder, run.steps)
+        return result_of(folder)
     env = make_vec_env(run.env, n_envs=1)
     try:
         model, curve = _begin(run, folder, env)
@@ -129,13 +160,23 @@ def conclude(
         **more,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "model.zip").exists():
-        write(folder / "run.json", asdict(run))
-        model.save(folder / "model.zip")
+    write(folder / "run.json", asdict(run))
+    model.save(folder / "model.zip")
     write(folder / "result.json", result)
-    for memory in folder.glob("memory-*.npz"):
-        memory.unlink()
+    _tidy(folder, run.steps)
     return result
+
+
+def _tidy(folder: Path, step: int) -> None:
+    """Remove what a run that is done needs no more."""
+    for old in (*folder.glob("memory-*.npz"), *folder.glob("curve-*.json")):
+        if old.name != f"curve-{step}.json":
+            old.unlink()
+
+
+def result_of(folder: str | Path) -> dict[str, Any]:
+    """Return what a run came to."""
+    return read(Path(folder) / "result.json", "returns", "mean", "std", "parameters", "seconds", "curve")
 
 
 def write(path: Path, words: Any) -> None:
@@ -144,12 +185,16 @@ def write(path: Path, words: Any) -> None:
         stream.write(json.dumps(words, indent=1).encode())
 
 
-def read(path: Path) -> Any:
-    """Read what `write` has written."""
+def read(path: Path, *names: str) -> Any:
+    """Read what `write` has written, a dictionary with these names in it if there are any."""
     try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} must be whole JSON; got: {error}. Delete it to start anew.") from None
+        words = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} must be whole JSON; got: {error}. Delete it to make it anew.") from None
+    for name in names:
+        if not isinstance(words, dict) or name not in words:
+            raise ValueError(f"{path} must have {name} in it; got a file without. Delete it to make it anew.")
+    return words
 
 
 def checkpoint(folder: str | Path) -> int:
@@ -163,7 +208,7 @@ def check_folder(run: Run, folder: str | Path) -> None:
     asked, path = json.loads(json.dumps(asdict(run))), Path(folder) / "run.json"
     if not path.exists():
         return
-    found = read(path)
+    found = read(path, "env")
     differences = [name for name in asked if asked[name] != found.get(name)]
     if differences:
         name = differences[0]
@@ -188,7 +233,8 @@ def _begin(run: Run, folder: Path, env: Any) -> tuple[DistributionalDQN, list[di
         except TypeError as error:  # names that nobody knows
             raise ValueError(f"{run.algo}: {error}") from error
     model = algorithm.load(path, env)
-    model.replay_buffer.load(folder / f"memory-{model.num_timesteps}.npz")
+    if model.num_timesteps < run.steps:  # what is done needs no memory
+        model.replay_buffer.load(folder / f"memory-{model.num_timesteps}.npz")
     return model, read(folder / f"curve-{model.num_timesteps}.json")
 
 
