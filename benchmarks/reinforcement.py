@@ -60,6 +60,7 @@ def ours(algorithm: type[DistributionalDQN], compiled: bool, members: int = 1, *
 def contestants() -> dict[str, Any]:
     return {
         "sb3-contrib QRDQN, 200 quantiles (its default)": theirs(sb3_contrib.QRDQN),
+        "sb3-contrib QRDQN, 51 quantiles (as in docs/rl.md)": theirs(sb3_contrib.QRDQN, n_quantiles=51),
         "sb3-contrib QRDQN, 9 quantiles (as many outputs as GMDQN)": theirs(sb3_contrib.QRDQN, n_quantiles=9),
         "Stable-Baselines3 DQN": theirs(stable_baselines3.DQN),
         "cramix QRDQN, 200 quantiles, compiled": ours(QRDQN, True, quantiles=200),
@@ -77,12 +78,12 @@ def steps(model: Any) -> Callable[[], None]:
     return lambda: model.learn(STEPS, log_interval=None, reset_num_timesteps=False)
 
 
-def per_second(times: dict[str, list[float]], baseline: str, count: int) -> list[str]:
-    """Rows of `report` with the rate in place of the time."""
+def per_second(times: dict[str, list[float]], baselines: list[str], count: int) -> list[str]:
+    """Rows of `report` with the rate in place of the time, and the ratios to each baseline side by side."""
+    ratios = [[row.split("|")[3].strip() for row in report(times, baseline)] for baseline in baselines]
     rows = []
-    for row, own in zip(report(times, baseline), times.values(), strict=True):
-        name, speed = row.split("|")[1], row.split("|")[3]
-        rows.append(f"|{name}| {count / sorted(own)[len(own) // 2]:.0f} |{speed}|")
+    for (name, own), *speeds in zip(times.items(), *ratios, strict=True):
+        rows.append(f"| {name} | {count / sorted(own)[len(own) // 2]:.0f} | {' | '.join(speeds)} |")
     return rows
 
 
@@ -94,7 +95,7 @@ def main() -> None:
             "# Q-learning: speed",
             "",
             f"{ENV}, network {NETWORK}, batch {BATCH}, one thread, an update each environment step. Contestants take "
-            "turns in one process; ratios are medians over turns, smallest to largest behind. Double Q-learning asks "
+            "turns in one process; ratios to sb3-contrib's QRDQN are medians over turns, smallest to largest behind. Double Q-learning asks "
             "the network once more an update than QR-DQN and DQN do. `python benchmarks/reinforcement.py`.",
             "",
             machine(cramix, torch, stable_baselines3, sb3_contrib, gymnasium),
@@ -107,9 +108,8 @@ def main() -> None:
     learner = take_turns({name: updates(model) for name, model in models.items()}, turns=7)
     whole = take_turns({name: steps(model) for name, model in models.items()}, turns=7)
     for title, times, count in (("Updates", learner, UPDATES), ("Environment steps of a whole run", whole, STEPS)):
-        for baseline in names[:2]:
-            table = ["| | a second | times as fast |", "|---|---|---|", *per_second(times, baseline, count)]
-            page.add([f"## {title}, against {baseline}", "", *table])
+        head = ["| | a second | times 200 quantiles | times 51 | times 9 |", "|---|---|---|---|---|"]
+        page.add([f"## {title}", "", *head, *per_second(times, names[:3], count)])
 
 
 if __name__ == "__main__":
