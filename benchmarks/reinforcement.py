@@ -95,8 +95,9 @@ def main() -> None:
             "# Q-learning: speed",
             "",
             f"{ENV}, network {NETWORK}, batch {BATCH}, one thread, an update each environment step. Contestants take "
-            "turns in one process; ratios to sb3-contrib's QRDQN are medians over turns, smallest to largest behind. Double Q-learning asks "
-            "the network once more an update than QR-DQN and DQN do. `python benchmarks/reinforcement.py`.",
+            "turns in one process; ratios to QRDQN of sb3-contrib are medians over turns, smallest to largest behind. "
+            "Double Q-learning asks the network once more an update than QR-DQN and DQN do. "
+            "`python benchmarks/reinforcement.py`.",
             "",
             machine(cramix, torch, stable_baselines3, sb3_contrib, gymnasium),
         ],

@@ -313,7 +313,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(content, tmp_path, mon
     path = tmp_path / "agent.zip"
     path.write_bytes(content)
     model = GMDQN.load(path)
-    monkeypatch.setattr("cramix.rl.file._flatten", lambda optimizer: 1 / 0)
+    monkeypatch.setattr("cramix.rl.file.state_of", lambda optimizer: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.save(path)
     assert path.read_bytes() == content

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from cramix.atomic import replacing
 from cramix.io import require_safetensors
+from cramix.rl.learning.optimizers import restore, state_of
 from cramix.rl.settings import Settings
 from cramix.rl.spaces import from_words, to_words
 
@@ -61,7 +62,7 @@ def save(model: DistributionalDQN, path: str | os.PathLike | BinaryIO, *, acting
             "replay": model.replay_buffer.generator.bit_generator.state,
         },
     }
-    networks, state = model.policy.state_dict(), _flatten(model.learner.optimizer)
+    networks, state = model.policy.state_dict(), state_of(model.learner.optimizer)
     if acting_only:
         networks, state = {name: x for name, x in networks.items() if not name.startswith(_TARGET)}, {}
     with _writing(path) as file, zipfile.ZipFile(file, "w") as archive:
@@ -123,7 +124,7 @@ def load(cls: type[Model], path: str | os.PathLike | BinaryIO, env: Any, device:
         model._setup_model()
     with _making_sense(path):
         model.policy.load_state_dict(networks)
-        _restore(model.learner.optimizer, state, model.device)
+        restore(model.learner.optimizer, state)
         for name in _COUNTS:
             setattr(model, name, words["counts"][name])
         model.exploration_rate = words["exploration_rate"]
@@ -188,20 +189,6 @@ def _content(path: str | os.PathLike | BinaryIO) -> tuple[dict[str, Any], dict[s
 
 def _cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: x.detach().cpu().clone().contiguous() for name, x in tensors.items()}
-
-
-def _flatten(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the state of an optimiser, `{"0/exp_avg": ..., ...}`."""
-    states = optimizer.state_dict()["state"]
-    return {f"{i}/{name}": torch.as_tensor(x) for i, state in states.items() for name, x in state.items()}
-
-
-def _restore(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], device: torch.device) -> None:
-    states: dict[int, dict[str, Tensor]] = {}
-    for key, x in tensors.items():
-        i, _, name = key.partition("/")
-        states.setdefault(int(i), {})[name] = x
-    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def _plain(settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

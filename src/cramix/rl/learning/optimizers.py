@@ -56,3 +56,18 @@ def approach(vectors: Sequence[Tensor], goals: Sequence[Tensor], part: float) ->
     """Move vectors a part of the way to their goals."""
     for vector, goal in zip(vectors, goals, strict=True):
         vector.lerp_(goal, part)
+
+
+def state_of(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the state of an optimiser, `{"0/exp_avg": ..., ...}`."""
+    states = optimizer.state_dict()["state"]
+    return {f"{i}/{name}": torch.as_tensor(x) for i, state in states.items() for name, x in state.items()}
+
+
+def restore(optimizer: torch.optim.Optimizer, state: dict[str, Tensor]) -> None:
+    """Give an optimiser the state that `state_of` has returned, in new tensors."""
+    states: dict[int, dict[str, Tensor]] = {}
+    for key, x in state.items():
+        i, _, name = key.partition("/")
+        states.setdefault(int(i), {})[name] = x
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})

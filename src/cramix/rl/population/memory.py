@@ -38,6 +38,11 @@ class Memory:
         self.position.add_(1).remainder_(self.size)
         self.filled.add_(1).clamp_(max=self.size)
 
+    def count(self, added: int) -> None:
+        """Take the rows for the last of this many that were added."""
+        self.position.fill_(added % self.size)
+        self.filled.fill_(min(added, self.size))
+
     def cut(self) -> None:
         """Say that the environments start anew."""
         self.rows[:, self.position - 1, -1] = 1.0

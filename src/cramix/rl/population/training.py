@@ -13,6 +13,7 @@ import torch
 from stable_baselines3.common.env_util import make_vec_env
 
 from cramix.rl.algorithm import DistributionalDQN, return_scale
+from cramix.rl.population.checkpoint import NAME, Checkpoint, Progress
 from cramix.rl.population.device import Mirror, Recorded
 from cramix.rl.population.environments import Environments, Seen
 from cramix.rl.population.learner import PopulationLearner
@@ -34,8 +35,10 @@ def train_together(
 ) -> list[dict[str, Any]]:
     """Train runs that differ in their seeds only, and return their results; each is written to a folder of its own.
 
-    Agents do not know of each other. What differs from `train`: random numbers come from the device, an update sees the
-    memory of one step before, and there are no checkpoints: the whole takes minutes on a GPU.
+    Agents do not know of each other. What differs from `train`: random numbers come from the device, and an update sees
+    the memory of one step before. There is one checkpoint for all, in the folder of the first run. With the same runs
+    training goes on from there, and ends as if it had not been interrupted, as exactly as the device computes; with
+    others, such as what is left of them, it starts anew.
 
     Args:
         runs: of one environment, algorithm and length.
@@ -47,13 +50,15 @@ def train_together(
     first = runs[0]
     if any(replace(run, seed=first.seed) != first for run in runs):
         raise ValueError("runs must differ in their seeds only; got others. Train them apart.")
-    device = torch.device(device)
+    places, device = [Path(folder) for folder in folders], torch.device(device)
+    _remove_halves(places)
     models = [_model(run, device) for run in runs]
     _check(models[0].settings)
     with Environments(first.env, len(runs), workers) as envs:
         population = _Population(runs, models, envs, device)
-        curve: list[list[dict[str, Any]]] = [[] for _ in runs]
-        started = time.monotonic()
+        kept = Checkpoint(places[0], runs, population.learner, population.memory, population.generator)
+        population.step, seconds, curve = kept.restore()
+        started = time.monotonic() - seconds
         while population.step < first.steps:
             population.learn(min(first.interval, first.steps - population.step), tell)
             if first.curve_episodes:
@@ -62,13 +67,26 @@ def train_together(
                     seconds = time.monotonic() - started
                     row = {"step": population.step, "seconds": seconds, "mean": own.mean(), "std": own.std()}
                     rows.append({name: float(x) if name != "step" else x for name, x in row.items()})
+            if population.step < first.steps:
+                kept.write(Progress(population.step, time.monotonic() - started, curve))
         seconds = time.monotonic() - started
         final = population.evaluate(first.episodes, 0)
         population.hand_back(models)
     results = []
-    for run, folder, model, returns, rows in zip(runs, folders, models, final, curve, strict=True):
-        results.append(conclude(run, Path(folder), model, returns, rows, seconds, together=len(runs)))
-    return results
+    # The first, whose folder has the checkpoint, is the last to be done.
+    for run, place, model, returns, rows in reversed(list(zip(runs, places, models, final, curve, strict=True))):
+        (place / "result.json").unlink(missing_ok=True)  # of a program that was killed; it belongs to its model
+        results.append(conclude(run, place, model, returns, rows, seconds, together=len(runs)))
+    kept.remove()
+    return results[::-1]
+
+
+def _remove_halves(folders: Sequence[Path]) -> None:
+    """Remove what a program that was killed was writing."""
+    for folder in folders:
+        for name in (NAME, "run.json", "model.zip", "result.json"):
+            for half in folder.glob(f".{name}.*"):
+                half.unlink()
 
 
 def _model(run: Run, device: torch.device) -> DistributionalDQN:
@@ -187,8 +205,9 @@ class _Population:
         self.actions.tensor.copy_(self.learner.best(self.sight.tensor))
 
     def _remember(self, before: np.ndarray, actions: np.ndarray, seen: Seen) -> None:
-        if not np.isfinite(seen.rewards).all():
-            raise ValueError(f"rewards must be finite; got {seen.rewards}. Mend the environment.")
+        for name, x in (("rewards", seen.rewards), ("observations", before), ("observations", seen.after)):
+            if not np.isfinite(x).all():
+                raise ValueError(f"{name} must be finite; got {x[~np.isfinite(x)][0]}. Mend the environment.")
         numbers = (actions, seen.rewards, seen.terminated, seen.ended)
         self.rows.send(np.concatenate([before, seen.after, np.stack(numbers, -1)], -1))
         self._add()
