@@ -93,11 +93,17 @@ def _find(env: str) -> None:
 def alone(folder: Path) -> Iterator[None]:
     """Keep other programs from training in a folder, which is made if it is not there."""
     folder.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder / ".lock", timeout=0)
     try:
-        with filelock.FileLock(folder / ".lock", timeout=0):
-            yield
+        lock.acquire()
     except filelock.Timeout:
         raise ValueError(f"{folder} must be free; got one that is trained in now. Wait, or end that program.") from None
+    except NotImplementedError:
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def train(run: Run, folder: str | Path, tell: Tell | None = None) -> dict[str, Any]:
