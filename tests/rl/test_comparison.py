@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from cramix.rl import GMDQN
+from cramix.rl.population import training as together
 from cramix.rl.runs.comparison import compare, place, plan, standings
 from cramix.rl.runs.evaluation import evaluate
 from cramix.rl.runs.statistics import interquartile_mean, interval
-from cramix.rl.runs.training import Run, train, write
+from cramix.rl.runs.training import Run, conclude, result_of, train, write
 from tests.refusals import refuses
 
 
@@ -120,6 +121,38 @@ def test_what_one_by_one_has_begun_together_ends(tmp_path):
     assert model.num_timesteps == 60
     assert evaluate(model, run.env, 2).mean() == standing.scores[0]
     assert {path.name for path in folder.iterdir()} == {"run.json", "model.zip", "result.json", ".lock"}
+
+
+def test_what_was_killed_while_results_were_written_goes_on_together(tmp_path, monkeypatch):
+    """One of two is done, and both have one checkpoint: it is of the whole group."""
+    runs = plan({"CartPole-v1": 60}, {"gmdqn": 2}, episodes=2, curve_episodes=0, interval=20)
+    folders = [place(run, tmp_path) for run in runs]
+
+    class Killed(BaseException):
+        pass
+
+    def kill(run, *rest, **more):
+        if run.seed == 0:
+            raise Killed
+        return conclude(run, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(together, "conclude", kill)
+        with pytest.raises(Killed):
+            together.train_together(runs, folders, "cpu", 1)
+    assert [(folder / "result.json").exists() for folder in folders] == [False, True]
+    before, told = result_of(folders[1]), []
+    (standing,) = compare(runs, tmp_path, 1, lambda run, result: told.append((run.seed, result["curve"])), "cpu")
+    assert [seed for seed, _ in told] == [1, 0]
+    assert standing.scores[1] == before["mean"]
+    assert not (folders[0] / "population.zip").exists()
+    (folders[1] / "result.json").unlink()
+    assert train(runs[1], folders[1])["mean"] == before["mean"]  # the agent is there, and plays again
+
+
+def test_runs_of_one_name_are_refused(tmp_path):
+    runs = [Run("CartPole-v1", steps=steps) for steps in (10, 20)]
+    refuses(lambda: compare(runs, tmp_path, 1), "runs", "same name and seed")
 
 
 @pytest.mark.parametrize("device", ["cuda:77", "nonsense"])

@@ -1,7 +1,7 @@
 """What people do with models of Stable-Baselines3 besides learning works here too, or says what to do instead."""
 
+import functools
 import io
-from collections import OrderedDict
 
 import gymnasium
 import numpy as np
@@ -45,7 +45,6 @@ def test_keys_keep_their_order_in_files(env, tmp_path):
     seen = {key: np.random.default_rng(0).uniform(-1, 1, (50, 2)).astype(np.float32) for key in ("goal", "position")}
     assert torch.equal(model.return_distribution(seen).means, again.return_distribution(seen).means)
     assert list(again.observation_space.spaces) == ["position", "goal"]
-    assert isinstance(Chase().observation_space.spaces, OrderedDict | dict)
 
 
 class MyBox(spaces.Box):
@@ -91,21 +90,51 @@ def test_parameters_of_a_file(acting_only, tmp_path):
     assert same(model, other)
 
 
-def test_the_log_goes_on_where_it_was(tmp_path):
-    folder = str(tmp_path / "log")
-    model = GMDQN("MlpPolicy", Steps(), tensorboard_log=folder, verbose=1, stats_window_size=7, **QUICK)
+@pytest.mark.parametrize("kind", [str, lambda path: path])
+def test_the_log_goes_on_where_it_was(kind, tmp_path):
+    folder = tmp_path / "log"
+    model = GMDQN("MlpPolicy", Steps(), tensorboard_log=kind(folder), verbose=1, stats_window_size=7, **QUICK)
     model.save(tmp_path / "agent")
     again = GMDQN.load(tmp_path / "agent")
-    assert (again.tensorboard_log, again.verbose, again._stats_window_size) == (folder, 1, 7)
+    assert (again.tensorboard_log, again.verbose, again._stats_window_size) == (str(folder), 1, 7)
     assert GMDQN.load(tmp_path / "agent", verbose=0).verbose == 0
 
 
 def test_arguments_of_load(tmp_path, capsys):
     model = GMDQN("MlpPolicy", Steps(), seed=0, **QUICK)
     model.save(tmp_path / "agent")
-    again = GMDQN.load(tmp_path / "agent", custom_objects={"gamma": 0.5}, print_system_info=True, force_reset=True)
+    other = {"gamma": 0.5, "lr_schedule": lambda left: left}
+    again = GMDQN.load(tmp_path / "agent", custom_objects=other, print_system_info=True, force_reset=True)
     assert again.gamma == 0.5
     assert "Python" in capsys.readouterr().out
+
+
+def test_numbers_that_are_whole(tmp_path):
+    """A rate of 0 in JSON is no float."""
+    model = GMDQN("MlpPolicy", Steps(), exploration_final_eps=0, exploration_fraction=0.1, **QUICK).learn(60)
+    model.save(tmp_path / "agent")
+    assert GMDQN.load(tmp_path / "agent").exploration_rate == 0
+
+
+def test_what_the_caller_changes_is_not_the_fault_of_the_file(tmp_path):
+    GMDQN("MlpPolicy", Steps(), **QUICK).save(tmp_path / "agent")
+    with pytest.raises(ValueError, match=r"must fit its settings with policy_kwargs changed; .* Change others"):
+        GMDQN.load(tmp_path / "agent", policy_kwargs={"net_arch": [9]})
+    with pytest.raises(RuntimeError, match="nowhere"):
+        GMDQN.load(tmp_path / "agent", device="nowhere")
+
+
+def test_an_activation_that_is_a_function():
+    activation = functools.partial(torch.nn.LeakyReLU, 0.1)
+    model = GMDQN("MlpPolicy", Steps(), **QUICK | {"policy_kwargs": {"net_arch": [8], "activation_fn": activation}})
+    assert model.policy.q_net.each[0][0][1].negative_slope == 0.1
+
+
+def test_no_seed_leaves_random_numbers_as_they_are():
+    model = GMDQN("MlpPolicy", Steps(), seed=3, **QUICK)
+    state = model.exploration.generator.bit_generator.state
+    model.set_random_seed(None)
+    assert model.exploration.generator.bit_generator.state == state
 
 
 def test_a_policy_alone_is_not_saved(tmp_path):

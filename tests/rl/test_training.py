@@ -1,5 +1,7 @@
 """Runs in folders: a run that was killed, at whatever moment, ends as the run that was not."""
 
+import errno
+import fcntl
 import itertools
 import json
 import signal
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 from cramix.rl.runs import training
+from cramix.rl.runs.episode import make_visible
 from cramix.rl.runs.evaluation import evaluate
 from cramix.rl.runs.training import Run, train
 from tests.refusals import refuses
@@ -227,6 +230,15 @@ with alone(pathlib.Path({str(tmp_path)!r})):
     train(run(steps=20, episodes=1), tmp_path)  # the lock of a program that was killed is open
 
 
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_file_systems_without_locks(number, tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(number, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    train(run(steps=20, episodes=1), tmp_path)
+
+
 def test_environments_of_ones_own(tmp_path, monkeypatch):
     (tmp_path / "own_games.py").write_text(
         "import gymnasium\n"
@@ -236,6 +248,10 @@ def test_environments_of_ones_own(tmp_path, monkeypatch):
     try:
         result = train(run(env="own_games:OwnCart-v0", steps=40), tmp_path / "run")
         assert max(result["returns"]) <= 20
+        scene = make_visible("own_games:OwnCart-v0")
+        scene.reset()
+        assert scene.render().ndim == 3
+        scene.close()
     finally:
         gymnasium.registry.pop("OwnCart-v0", None)
     refuses(lambda: run(env="no_such_module:OwnCart-v0"), "env", "no_such_module", "imported")

@@ -54,7 +54,7 @@ def play(
             parse_risk(risk)
     model, env, steps = agents.read(agent)
     if out is None and not no_film:
-        out = Path(f"{env.replace('/', '-')}.gif")
+        out = Path(f"{env.replace('/', '-').replace(':', '-')}.gif")
         _check_film(out)
     scene = None
     if out is not None or picture is not None:

@@ -159,7 +159,7 @@ class DistributionalDQN(OffPolicyAlgorithm):
     def set_random_seed(self, seed: int | None = None) -> None:
         """Start all random numbers anew: those of torch, of the environments, of exploration and of draws."""
         super().set_random_seed(seed)
-        if hasattr(self, "exploration"):
+        if seed is not None and hasattr(self, "exploration"):
             self._seed_generators(seed)
 
     def _seed_generators(self, seed: int | None) -> None:
@@ -194,7 +194,7 @@ class DistributionalDQN(OffPolicyAlgorithm):
     ) -> tuple[int, BaseCallback]:
         if reset_num_timesteps or self._last_obs is None:
             self.replay_buffer.cut()  # the environments start anew
-        with self._in_environments():
+        with self._in_processes():
             return super()._setup_learn(total_timesteps, callback, reset_num_timesteps, *rest)
 
     def _updates_per_step(self) -> float:
@@ -296,18 +296,20 @@ class DistributionalDQN(OffPolicyAlgorithm):
 
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> RolloutReturn:
         """Step the environments; an error says when it was."""
-        with self._in_environments():
-            return super().collect_rollouts(*args, **kwargs)
-
-    @contextmanager
-    def _in_environments(self) -> Iterator[None]:
         try:
-            yield
-        except (EOFError, BrokenPipeError, ConnectionError) as error:
-            raise RuntimeError(f"an environment's process ended at step {self.num_timesteps}; {_CURE}") from error
+            with self._in_processes():
+                return super().collect_rollouts(*args, **kwargs)
         except Exception as error:
             error.add_note(f"cramix: after step {self.num_timesteps} of the environments; {_CURE}")
             raise
+
+    @contextmanager
+    def _in_processes(self) -> Iterator[None]:
+        """Say in words that an environment's process is there no more."""
+        try:
+            yield
+        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+            raise RuntimeError(f"an environment's process ended at step {self.num_timesteps}; {_CURE}") from error
 
     def dump_logs(self) -> None:
         """Write the log, with what the last update looked like."""
@@ -349,14 +351,15 @@ class DistributionalDQN(OffPolicyAlgorithm):
             path: of the file, or a file that is open.
             env: to go on learning in; None to act only.
             device: where to.
-            custom_objects: further settings, as Stable-Baselines3 has it.
+            custom_objects: further settings; names that are none are ignored, as Stable-Baselines3 has it.
             print_system_info: print what versions there are.
             force_reset: not used; environments always start anew.
             settings: changes by name; classes and functions of one's own are not in files and belong here.
         """
         if print_system_info:
             get_system_info()
-        return file.load(cls, path, env, device, {**(custom_objects or {}), **settings})
+        known = {name: x for name, x in (custom_objects or {}).items() if name in Settings.__dataclass_fields__}
+        return file.load(cls, path, env, device, {**known, **settings})
 
     def set_parameters(
         self,

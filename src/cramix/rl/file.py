@@ -7,7 +7,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -53,7 +53,7 @@ def save(model: DistributionalDQN, path: str | os.PathLike | BinaryIO, *, acting
         "action_space": to_words(model.action_space),
         "n_envs": model.n_envs,
         "seed": model.seed,
-        "log": {name: getattr(model, attribute) for name, (attribute, _) in _LOG.items()},
+        "log": {name: _as(kind, getattr(model, attribute)) for name, (attribute, kind) in _LOG.items()},
         "counts": {name: getattr(model, name) for name in _COUNTS},
         "exploration_rate": model.exploration_rate,
         "updates": model.learner.updates,
@@ -90,7 +90,7 @@ def load(cls: type[Model], path: str | os.PathLike | BinaryIO, env: Any, device:
         raise ValueError(
             f"{path} must hold a {cls.__name__}; got a {words['algorithm']}. Use {words['algorithm']}.load."
         )
-    with _making_sense(path):
+    with _making_sense(path, changes):
         settings = _settings(words["settings"], path)
         Settings(**settings)
         seen, acts = from_words(words["observation_space"]), from_words(words["action_space"])
@@ -120,14 +120,14 @@ def load(cls: type[Model], path: str | os.PathLike | BinaryIO, env: Any, device:
         )
     # The file's, for keys of a dictionary have an order there, which equal spaces need not have.
     model.observation_space, model.action_space = seen, acts
-    with _making_sense(path) if not changes else nullcontext():
+    with _making_sense(path, changes):
         model._setup_model()
-    with _making_sense(path):
+    with _making_sense(path, changes, RuntimeError):
         model.policy.load_state_dict(networks)
         restore(model.learner.optimizer, state)
         for name in _COUNTS:
             setattr(model, name, words["counts"][name])
-        model.exploration_rate = words["exploration_rate"]
+        model.exploration_rate = float(words["exploration_rate"])
         model.learner.updates = words["updates"]
         model.exploration.generator.bit_generator.state = words["generators"]["exploration"]
         model.replay_buffer.generator.bit_generator.state = words["generators"]["replay"]
@@ -146,14 +146,25 @@ def networks(path: str | os.PathLike | BinaryIO) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _making_sense(path: Any) -> Iterator[None]:
-    """Turn what is raised where a file contradicts itself into one error."""
+def _making_sense(path: Any, changes: dict[str, Any], *more: type[Exception]) -> Iterator[None]:
+    """Turn what is raised where a file does not fit its own settings, or those that are changed, into one error."""
     try:
         yield
-    except (RuntimeError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except _NONSENSE + more as error:
         if str(error).startswith(str(path)):
             raise  # it is said already
-        raise ValueError(f"{path} must make sense in itself; got: {error}. {_CURE}") from error
+        wanted = f"its settings with {', '.join(changes)} changed" if changes else "its own settings"
+        cure = "Change others." if changes else "Write it anew with save."
+        lines = [line.strip() for line in str(error).splitlines() if not line.startswith("Error(s) in loading")]
+        got = lines[0].rstrip(".") if lines else type(error).__name__  # of networks torch tells every layer
+        raise ValueError(f"{path} must fit {wanted}; got: {got}. {cure}") from error
+
+
+def _as(kind: Any, value: Any) -> Any:
+    """Return a value as files have it, a path as a string for instance."""
+    return None if value is None else kind(value)
 
 
 def describe(path: str | os.PathLike) -> dict[str, Any]:
@@ -231,7 +242,7 @@ _PARTS: dict[str, Any] = {
     "n_envs": int,
     "seed": int | None,
     "counts": dict,
-    "exploration_rate": float,
+    "exploration_rate": int | float,
     "updates": int,
     "generators": dict,
 }
@@ -242,6 +253,8 @@ _LOG: dict[str, tuple[str, Any]] = {
     "stats_window_size": ("_stats_window_size", int),
 }
 _CURE = "Use a copy of it, or delete it and learn anew."
+# What making a model of wrong words raises.
+_NONSENSE: tuple[type[Exception], ...] = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
 # What reading a file raises that is not one, or is one no more.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, RuntimeError)
 

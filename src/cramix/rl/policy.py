@@ -70,7 +70,7 @@ class ReturnPolicy(BasePolicy):
             "dueling": dueling,
             "members": members,
         }
-        if not isinstance(activation_fn, type):
+        if not callable(activation_fn):
             raise ValueError(f"activation_fn must be a class of layers; got {activation_fn!r}. Try torch.nn.ReLU.")
         extractor, of_it = features_extractor_class or self.default_extractor, dict(features_extractor_kwargs or {})
         if not normalize_images and issubclass(extractor, NatureCNN | CombinedExtractor):

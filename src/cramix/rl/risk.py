@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ def parse_risk(risk: Risk) -> Measure:
         (tensor(3.), tensor(0.5000))
     """
     if callable(risk):
-        return lambda p: _checked(risk(p), p)
+        return partial(_judged, risk)
     name, _, text = risk.partition(":") if isinstance(risk, str) else (risk, "", "")
     if name == "mean" and not text:
         return _mean
@@ -49,8 +50,9 @@ def parse_risk(risk: Risk) -> Measure:
     return lambda p: measure(p, level)
 
 
-def _checked(values: Tensor, p: NormalMixture) -> Tensor:
+def _judged(risk: Measure, p: NormalMixture) -> Tensor:
     """Require of a function of the user's what it must return."""
+    values = risk(p)
     if not isinstance(values, Tensor) or values.shape != p.batch_shape:
         found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise ValueError(

@@ -88,6 +88,8 @@ class Checkpoint:
                 tensors = require_safetensors().torch.load(archive.read(_NUMBERS))
             self._take(words, tensors)
             return Progress(words["step"], words["seconds"], words["curve"])
+        except (PermissionError, torch.OutOfMemoryError):
+            raise  # the file is as good as it was
         except (*_DAMAGE, require_safetensors().SafetensorError) as error:
             got = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
             raise ValueError(

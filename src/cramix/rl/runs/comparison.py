@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cramix.rl.population.checkpoint import NAME as CHECKPOINT
 from cramix.rl.runs.processes import each_in_its_own
 from cramix.rl.runs.statistics import Interval, Judged, interval, judged
 from cramix.rl.runs.training import Run, alone, check_folder, result_of, train
@@ -98,6 +99,8 @@ def compare(
     """
     _check_device(device)
     places = {id(run): place(run, folder) for run in runs}
+    if len(set(places.values())) < len(runs):
+        raise ValueError("runs must have a folder each; got two of the same name and seed. Give them labels.")
     for run in runs:
         check_folder(run, places[id(run)])
     done = [run for run in runs if (places[id(run)] / "result.json").exists()]
@@ -106,13 +109,17 @@ def compare(
         if tell is not None:
             tell(run, result)
     waiting = [run for run in runs if run not in done]
-    groups = [[run] for run in waiting] if device is None else _groups(waiting)
+    groups = [[run] for run in waiting]
+    if device is not None:
+        # Those that have a checkpoint together go on together, though some may be done.
+        whole = [group for group in _groups(runs) if (places[id(group[0])] / CHECKPOINT).exists()]
+        groups = whole + _groups([run for run in waiting if not any(run in group for group in whole)])
     count = min(workers or (os.cpu_count() or 1 if device is None else 1), len(groups) or 1)
     share = max(1, (os.cpu_count() or 1) // count)
     jobs = {_name(group): (group, [places[id(run)] for run in group], device, share) for group in groups}
     for name, results in each_in_its_own(_work, jobs, count):
         for run, result in zip(jobs[name][0], results, strict=True):
-            if tell is not None:
+            if tell is not None and run in waiting:
                 tell(run, result)
     return standings(runs, folder)
 
@@ -155,6 +162,8 @@ def _work(runs: list[Run], folders: list[Path], device: str | None, workers: int
     with ExitStack() as stack:
         for folder in folders:
             stack.enter_context(alone(folder))
+        if all((folder / "result.json").exists() for folder in folders):
+            return [result_of(folder) for folder in folders]  # another program was faster
         return train_together(runs, folders, device, workers)
 
 

@@ -69,13 +69,12 @@ class Episode(NamedTuple):
 
 def make_visible(name: str) -> gymnasium.Env:
     """Return an environment that draws itself; a ValueError where it cannot."""
-    known = gymnasium.spec(name)
     env = gymnasium.make(name)
     modes = env.metadata.get("render_modes") or []
     env.close()
     if "rgb_array" not in modes:
         raise ValueError(f'env must have the render mode "rgb_array"; got {name} with {list(modes)}. Play it unseen.')
-    return gymnasium.make(known, render_mode="rgb_array")
+    return gymnasium.make(name, render_mode="rgb_array")
 
 
 def play(model: DistributionalDQN, env: gymnasium.Env, *, seed: int = 0, risk: Risk | None = None) -> Episode:

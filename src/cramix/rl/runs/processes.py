@@ -10,7 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, cast
 
 
 def each_in_its_own(work: Callable[..., Any], jobs: Mapping[str, tuple], count: int) -> Iterator[tuple[str, Any]]:
@@ -35,10 +35,10 @@ def each_in_its_own(work: Callable[..., Any], jobs: Mapping[str, tuple], count: 
                 there.close()
                 running[here] = name, process
             for ready in wait(list(running)):
-                assert isinstance(ready, Connection)
-                name, process = running[ready]
-                result, error = _received(ready, name, process)
-                del running[ready]
+                here = cast(Connection, ready)
+                name, process = running[here]
+                result, error = _received(here, name, process)
+                del running[here]
                 if error is not None:
                     raise error
                 yield name, result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -82,11 +83,17 @@ def _find(env: str) -> None:
         if module:
             import_module(module)
     except ImportError as error:
-        raise ValueError(f"env must be in a module that can be imported; got {env!r}: {error}. Install it.") from None
+        raise ValueError(
+            f"env must be in a module that can be imported; got {env!r}: {error}. Install it, or set PYTHONPATH."
+        ) from None
     if name not in gymnasium.registry:
         raise ValueError(
             f"env must be the name of a registered environment; got {env!r}. Try LunarLander-v3, or module:Name-v0."
         )
+
+
+# What a file system says that has no locks; there it is up to the user.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @contextmanager
@@ -98,8 +105,9 @@ def alone(folder: Path) -> Iterator[None]:
         lock.acquire()
     except filelock.Timeout:
         raise ValueError(f"{folder} must be free; got one that is trained in now. Wait, or end that program.") from None
-    except NotImplementedError:
-        pass  # a file system without locks
+    except (NotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
+            raise
     try:
         yield
     finally:
@@ -241,7 +249,9 @@ def _begin(run: Run, folder: Path, env: Any) -> tuple[DistributionalDQN, list[di
     model = algorithm.load(path, env)
     if model.num_timesteps < run.steps:  # what is done needs no memory
         model.replay_buffer.load(folder / f"memory-{model.num_timesteps}.npz")
-    return model, read(folder / f"curve-{model.num_timesteps}.json")
+    path = folder / f"curve-{model.num_timesteps}.json"
+    curve = read(path) if path.exists() else []  # a run that was trained with others has it in its result only
+    return model, curve
 
 
 def curve_seed(step: int) -> int:
