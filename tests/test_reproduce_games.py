@@ -48,6 +48,14 @@ def test_the_comparison_is_told_drawn_and_not_run_twice(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in results} == results
 
 
+def test_a_name_with_a_stroke_makes_no_folder_of_pictures(tmp_path: Path) -> None:
+    arguments = ["reproduce", "lunarlander", "--out", str(tmp_path), "--env", "cramix/Bridge-v0", "--steps", "60"]
+    options = ["--algo", "gmdqn", "--seeds", "1", "--episodes", "2", "--workers", "1"]
+    found = CliRunner().invoke(app, [*arguments, *options])
+    assert found.exit_code == 0, found.stderr
+    assert (tmp_path / "cramix-Bridge-v0.png").exists()
+
+
 def test_unknown_algorithms_and_games_are_refused(tmp_path: Path) -> None:
     code, _, error = run(tmp_path, "--algo", "dqn")
     assert code == 2

@@ -24,7 +24,7 @@ from cramix.rl.runs.ablation import ablation
 from cramix.rl.runs.comparison import Standing, compare, curve_intervals, plan
 from cramix.rl.runs.screening import Effect, effects, screening
 from cramix.rl.runs.statistics import Interval
-from cramix.rl.runs.training import Run, write
+from cramix.rl.runs.training import Run, as_name, write
 
 _OURS = "gmdqn"
 # What a choice of a screening is judged by.
@@ -96,7 +96,7 @@ def _report(standings: list[Standing], out: Path, kind: str) -> None:
         console.print(_table(game, rows, kind))
         if not all(len(standing.steps) for standing in rows):
             continue
-        picture = out / f"{game}.png"
+        picture = out / f"{as_name(game)}.png"
         with replacing(picture) as file:
             _curves(game, rows).savefig(file, format="png", dpi=150)
         console.print(f"Picture: {picture}")

@@ -14,7 +14,7 @@ import numpy as np
 from cramix.rl.population.checkpoint import NAME as CHECKPOINT
 from cramix.rl.runs.processes import each_in_its_own
 from cramix.rl.runs.statistics import Interval, Judged, interval, judged
-from cramix.rl.runs.training import Run, alone, check_folder, result_of, train
+from cramix.rl.runs.training import Run, alone, as_name, check_folder, result_of, train
 
 # Checkpoints of a run, and points of its learning curve.
 _POINTS = 12
@@ -77,7 +77,7 @@ def _settings(env: str, algo: str) -> dict[str, Any]:
 
 def place(run: Run, folder: str | Path) -> Path:
     """Return the folder of a run inside that of a comparison."""
-    return Path(folder) / run.env.replace("/", "-").replace(":", "-") / run.name.replace("/", "-") / f"seed-{run.seed}"
+    return Path(folder) / as_name(run.env) / run.name.replace("/", "-") / f"seed-{run.seed}"
 
 
 def compare(

@@ -76,6 +76,16 @@ class Run:
         return ALGORITHMS[self.algo]
 
 
+def as_name(env: str) -> str:
+    """Return the name of an environment as a part of the names of files.
+
+    Example:
+        >>> as_name("my_games:rooms/Maze-v0")
+        'my_games-rooms-Maze-v0'
+    """
+    return env.replace("/", "-").replace(":", "-")
+
+
 def _find(env: str) -> None:
     """Require an environment that Gymnasium knows, or a module that tells it."""
     module, _, name = env.rpartition(":")
