@@ -50,3 +50,9 @@ def batch(rows=8, seed=0):
         torch.tensor(random.integers(STATES, size=rows)),
         torch.tensor(random.choice([0.0, 0.9, 0.81], rows), dtype=torch.float32),
     )
+
+
+def same(one, two):
+    """Whether two agents have the same numbers."""
+    states = (model.policy.state_dict().values() for model in (one, two))
+    return all(torch.equal(a, b) for a, b in zip(*states, strict=True))

@@ -11,9 +11,11 @@ from cramix.rl import GMDQN
 from cramix.rl.population import training as together
 from cramix.rl.runs.comparison import compare, place, plan, standings
 from cramix.rl.runs.evaluation import evaluate
+from cramix.rl.runs.folder import result_of, write
 from cramix.rl.runs.statistics import interquartile_mean, interval
-from cramix.rl.runs.training import Run, conclude, result_of, train, write
+from cramix.rl.runs.training import Run, conclude, train
 from tests.refusals import refuses
+from tests.rl.killing import Killed
 
 
 def test_interquartile_mean_leaves_out_a_quarter_at_each_end():
@@ -107,14 +109,11 @@ def test_what_one_by_one_has_begun_together_ends(tmp_path):
     (run,) = plan({"CartPole-v1": 60}, {"gmdqn": 1}, episodes=2, curve_episodes=0, interval=20)
     folder = place(run, tmp_path)
 
-    class Stopped(BaseException):
-        pass
-
     def stop(step, figures):
         if step == 40:
-            raise Stopped
+            raise Killed
 
-    with pytest.raises(Stopped):
+    with pytest.raises(Killed):
         train(run, folder, stop)
     (standing,) = compare([run], tmp_path, 1, device="cpu")
     model = GMDQN.load(folder / "model.zip")
@@ -127,9 +126,6 @@ def test_what_was_killed_while_results_were_written_goes_on_together(tmp_path, m
     """One of two is done, and both have one checkpoint: it is of the whole group."""
     runs = plan({"CartPole-v1": 60}, {"gmdqn": 2}, episodes=2, curve_episodes=0, interval=20)
     folders = [place(run, tmp_path) for run in runs]
-
-    class Killed(BaseException):
-        pass
 
     def kill(run, *rest, **more):
         if run.seed == 0:

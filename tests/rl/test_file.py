@@ -16,14 +16,7 @@ from cramix.rl.file import describe
 from cramix.rl.policy import MlpPolicy
 from tests.refusals import refuses
 from tests.rl.games import QUICK, Steps
-
-
-def state(model):
-    return [x.clone() for x in model.policy.state_dict().values()]
-
-
-def same(one, two):
-    return all(torch.equal(a, b) for a, b in zip(state(one), state(two), strict=True))
+from tests.rl.learners import same
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)

@@ -9,7 +9,6 @@ import multiprocessing
 import threading
 import time
 import zipfile
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,6 +23,7 @@ from cramix.rl.population.memory import Memory
 from cramix.rl.population.training import train_together
 from cramix.rl.runs.training import Run
 from tests.refusals import refuses
+from tests.rl.killing import Killed, kill_at
 
 # The first checkpoint comes before the first update, the second after the memory went round.
 SETTINGS = {
@@ -79,26 +79,6 @@ def step(folder):
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("truth"))
-
-
-class Killed(BaseException):
-    """Not an Exception, as a signal is not one."""
-
-
-def kill_at(patch, moment):
-    """Let the program end at some moment, counted in changes of files."""
-    counter = itertools.count()
-
-    def dying(real):
-        def call(self, *args, **also):
-            if next(counter) == moment:
-                raise Killed
-            return real(self, *args, **also)
-
-        return call
-
-    for name in ("replace", "unlink"):
-        patch.setattr(Path, name, dying(getattr(Path, name)))
 
 
 def interrupted(folder, monkeypatch, at, several=None, device="cpu"):

@@ -12,11 +12,7 @@ from gymnasium import spaces
 from cramix.rl import GMDQN
 from cramix.rl.policy import MlpPolicy
 from tests.rl.games import QUICK, Steps
-
-
-def same(one, two):
-    states = (model.policy.state_dict().values() for model in (one, two))
-    return all(torch.equal(a, b) for a, b in zip(*states, strict=True))
+from tests.rl.learners import same
 
 
 class Chase(gymnasium.Env):

@@ -10,8 +10,9 @@ import pytest
 
 from cramix.rl import GMDQN
 from cramix.rl.runs.comparison import place
+from cramix.rl.runs.folder import write
 from cramix.rl.runs.screening import CHOICES, effects, screening
-from cramix.rl.runs.training import Run, write
+from cramix.rl.runs.training import Run
 from tests.refusals import refuses
 
 MANY = ["1 step", "dueling", "half the rate", "discount 0.99", "1 component", "layer norm", *CHOICES, "1 member"]

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -18,6 +17,7 @@ from cramix.rl.runs.episode import make_visible
 from cramix.rl.runs.evaluation import evaluate
 from cramix.rl.runs.training import Run, train
 from tests.refusals import refuses
+from tests.rl.killing import Killed, kill_at
 
 SETTINGS = {
     "learning_starts": 30,
@@ -54,27 +54,6 @@ def outcome(result, folder):
 def truth(tmp_path_factory):
     folder = tmp_path_factory.mktemp("truth")
     return outcome(train(run(), folder), folder)
-
-
-class Killed(BaseException):
-    """Not an Exception, as a signal is not one."""
-
-
-def kill_at(monkeypatch, moment):
-    """Let the program end at some moment, counted in changes of files; return what counts them."""
-    counter = itertools.count()
-
-    def dying(real):
-        def call(self, *args, **also):
-            if next(counter) == moment:
-                raise Killed
-            return real(self, *args, **also)
-
-        return call
-
-    for name in ("replace", "unlink"):
-        monkeypatch.setattr(Path, name, dying(getattr(Path, name)))
-    return counter
 
 
 def test_result(truth, tmp_path):
@@ -214,7 +193,7 @@ def test_leftovers_of_a_run_that_is_done_are_removed(tmp_path):
 def test_two_programs_do_not_train_in_one_folder(tmp_path):
     code = f"""
 import time, pathlib
-from cramix.rl.runs.training import alone
+from cramix.rl.runs.folder import alone
 with alone(pathlib.Path({str(tmp_path)!r})):
     print("in", flush=True)
     time.sleep(600)

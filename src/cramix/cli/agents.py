@@ -25,7 +25,7 @@ class Agent(NamedTuple):
 def read(name: str) -> Agent:
     """Return the agent of a folder that `cramix train` has written, or a pretrained one; a `Refusal` if neither."""
     from cramix.rl import ALGORITHMS, GMDQN, pretrained
-    from cramix.rl.runs import training
+    from cramix.rl.runs import folder as folders
 
     folder = Path(name)
     if name in pretrained.names() and not folder.is_dir():
@@ -37,7 +37,7 @@ def read(name: str) -> Agent:
     if not (folder / "run.json").exists():
         raise Refusal(f"{name} is not the folder of a run: it has no run.json. Give the --out of cramix train.")
     with refusing():
-        run = training.read(folder / "run.json", "env", "algo", "interval")
+        run = folders.read(folder / "run.json", "env", "algo", "interval")
         check_choice("algo", run["algo"], ALGORITHMS)
         if not (folder / "model.zip").exists():
             raise Refusal(f"{name} has no checkpoint yet; the first comes at step {run['interval']}. Train on.")

@@ -22,9 +22,10 @@ from cramix.plot.learning import Curve, learning_curves
 from cramix.rl import ALGORITHMS
 from cramix.rl.runs.ablation import ablation
 from cramix.rl.runs.comparison import Standing, compare, curve_intervals, plan
+from cramix.rl.runs.folder import as_name, write
 from cramix.rl.runs.screening import Effect, effects, screening
 from cramix.rl.runs.statistics import Interval
-from cramix.rl.runs.training import Run, as_name, write
+from cramix.rl.runs.training import Run
 
 _OURS = "gmdqn"
 # What a choice of a screening is judged by.

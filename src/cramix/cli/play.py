@@ -45,7 +45,8 @@ def play(
         check_output(picture, _PICTURES)
     from cramix.rl import parse_risk
     from cramix.rl.runs import episode as episodes_of
-    from cramix.rl.runs import evaluation, training
+    from cramix.rl.runs import evaluation
+    from cramix.rl.runs.folder import as_name
 
     torch.set_num_threads(1)  # small networks are fastest so
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
@@ -54,7 +55,7 @@ def play(
             parse_risk(risk)
     model, env, steps = agents.read(agent)
     if out is None and not no_film:
-        out = Path(f"{training.as_name(env)}.gif")
+        out = Path(f"{as_name(env)}.gif")
         _check_film(out)
     scene = None
     if out is not None or picture is not None:

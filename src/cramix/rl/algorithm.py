@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn
-from stable_baselines3.common.utils import LinearSchedule, get_system_info
+from stable_baselines3.common.utils import LinearSchedule
 
 from cramix.mixture import NormalMixture
-from cramix.rl import file
 from cramix.rl.exploration import Exploration
 from cramix.rl.learning.learner import Learner, can_compile
 from cramix.rl.learning.objective import METRICS
@@ -30,12 +27,13 @@ from cramix.rl.returns import Returns
 from cramix.rl.risk import Risk, parse_risk
 from cramix.rl.settings import Settings
 from cramix.rl.spaces import check_spaces
+from cramix.rl.stored import StoredAlgorithm
 
 # Compiling takes as long as it saves in some five to eight thousand updates of a small network.
 _WORTH_COMPILING = 20_000
 
 
-class DistributionalDQN(OffPolicyAlgorithm):
+class DistributionalDQN(StoredAlgorithm):
     """Deep Q-learning in which the network predicts the distribution of returns of every action.
 
     The target is the Bellman operator on the distribution of the best next action: chosen by the online network, judged
@@ -60,8 +58,6 @@ class DistributionalDQN(OffPolicyAlgorithm):
     }
     returns_class: ClassVar[type[Returns]]
     presets: ClassVar[dict[str, Settings]] = {"default": Settings()}
-    policy: ReturnPolicy
-    replay_buffer: Replay
 
     def __init__(
         self,
@@ -320,67 +316,6 @@ class DistributionalDQN(OffPolicyAlgorithm):
             self.logger.record("train/learning_rate", self.settings.rate(self._current_progress_remaining))
             self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         super().dump_logs()
-
-    def save(  # type: ignore[override]
-        self, path: str | os.PathLike | BinaryIO, *unused: Any, acting_only: bool = False, **also_unused: Any
-    ) -> None:
-        """Write the model to a file, whole or not at all; it holds numbers and words, and no code.
-
-        Args:
-            path: of the file, whose folder is made if it is not there; or a file that is open.
-            acting_only: leave out what only learning needs, for a file a quarter as large.
-            unused: further arguments of Stable-Baselines3's `save`.
-            also_unused: the same.
-        """
-        file.save(self, path, acting_only=acting_only)
-
-    @classmethod
-    def load(  # type: ignore[override]
-        cls,
-        path: str | os.PathLike | BinaryIO,
-        env: GymEnv | None = None,
-        device: torch.device | str = "auto",
-        custom_objects: Mapping[str, Any] | None = None,
-        print_system_info: bool = False,
-        force_reset: bool = True,
-        **settings: Any,
-    ) -> Self:
-        """Read a model that `save` has written.
-
-        Args:
-            path: of the file, or a file that is open.
-            env: to go on learning in; None to act only.
-            device: where to.
-            custom_objects: further settings; names that are none are ignored, as Stable-Baselines3 has it.
-            print_system_info: print what versions there are.
-            force_reset: not used; environments always start anew.
-            settings: changes by name; classes and functions of one's own are not in files and belong here.
-        """
-        if print_system_info:
-            get_system_info()
-        known = {name: x for name, x in (custom_objects or {}).items() if name in Settings.__dataclass_fields__}
-        return file.load(cls, path, env, device, {**known, **settings})
-
-    def set_parameters(
-        self,
-        load_path_or_dict: str | os.PathLike | BinaryIO | dict[str, Any],
-        exact_match: bool = True,
-        device: torch.device | str = "auto",
-    ) -> None:
-        """Take the networks of a file that `save` has written, or of what `get_parameters` has returned."""
-        given = load_path_or_dict
-        parameters: Any = given if isinstance(given, dict) else {"policy": file.networks(given)}
-        super().set_parameters(parameters, exact_match, device)
-
-    def save_replay_buffer(self, path: str | os.PathLike) -> None:  # type: ignore[override]
-        """Write the memory of transitions to a file."""
-        self.replay_buffer.save(path)
-
-    def load_replay_buffer(self, path: str | os.PathLike, truncate_last_traj: bool = True) -> None:  # type: ignore[override]
-        """Read the memory of transitions from a file."""
-        self.replay_buffer.load(path)
-        if truncate_last_traj:
-            self.replay_buffer.cut()
 
 
 _CURE = "the model is whole: save it, or set_env to one that works and learn with reset_num_timesteps=False."

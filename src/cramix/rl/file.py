@@ -1,37 +1,34 @@
-"""Models in files: a zip of JSON and safetensors, which hold words and numbers and never code."""
+"""Models in files, which hold words and numbers and never code."""
 
 from __future__ import annotations
 
-import json
 import os
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cramix.atomic import replacing
-from cramix.io import require_safetensors
+from cramix.rl.archive import NONSENSE, pack, unpack
 from cramix.rl.learning.optimizers import restore, state_of
 from cramix.rl.settings import Settings
 from cramix.rl.spaces import from_words, to_words
 
 if TYPE_CHECKING:
-    from cramix.rl.algorithm import DistributionalDQN
+    from cramix.rl.stored import StoredAlgorithm
 
 _FORMAT = 1
 _COUNTS = ("num_timesteps", "_n_updates", "_episode_num", "_total_timesteps", "_current_progress_remaining")
 _ONLINE, _TARGET = "q_net.", "q_net_target."
-Model = TypeVar("Model", bound="DistributionalDQN")
+Model = TypeVar("Model", bound="StoredAlgorithm")
 
 
-def save(model: DistributionalDQN, path: str | os.PathLike | BinaryIO, *, acting_only: bool = False) -> None:
+def save(model: StoredAlgorithm, path: str | os.PathLike | BinaryIO, *, acting_only: bool = False) -> None:
     """Write settings, networks, the state of the optimiser and of the random generators.
 
     Args:
@@ -40,7 +37,6 @@ def save(model: DistributionalDQN, path: str | os.PathLike | BinaryIO, *, acting
         acting_only: leave out the target network and the state of the optimiser, which are three quarters of the file.
             What is loaded then acts the same, and learns on from a target network that equals the online one.
     """
-    tensors = require_safetensors().torch
     settings, left_out = _plain(asdict(model.settings))
     words = {
         "format": _FORMAT,
@@ -65,10 +61,8 @@ def save(model: DistributionalDQN, path: str | os.PathLike | BinaryIO, *, acting
     networks, state = model.policy.state_dict(), state_of(model.learner.optimizer)
     if acting_only:
         networks, state = {name: x for name, x in networks.items() if not name.startswith(_TARGET)}, {}
-    with _writing(path) as file, zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("model.json", json.dumps(words, indent=1))
-        archive.writestr("networks.safetensors", tensors.save(_cpu(networks)))
-        archive.writestr("optimizer.safetensors", tensors.save(_cpu(state)))
+    with _writing(path) as file:
+        pack(file, "model", words, networks=networks, optimizer=state)
 
 
 @contextmanager
@@ -110,7 +104,7 @@ def load(cls: type[Model], path: str | os.PathLike | BinaryIO, env: Any, device:
             "Give the class that the file was made with, policy=..., to load again."
         )
     known = {"seed": words["seed"], **_log(words.get("log")), **settings, **changes}
-    model = cls(policy, env, device=device, _init_setup_model=False, **known)
+    model: Model = cast(Any, cls)(policy, env, device=device, _init_setup_model=False, **known)
     if env is None:
         model.n_envs = words["n_envs"]
     elif (model.observation_space, model.action_space) != (seen, acts):
@@ -152,7 +146,7 @@ def _making_sense(path: Any, changes: dict[str, Any], *more: type[Exception]) ->
         yield
     except torch.OutOfMemoryError:
         raise
-    except _NONSENSE + more as error:
+    except NONSENSE + more as error:
         if str(error).startswith(str(path)):
             raise  # it is said already
         wanted = f"its settings with {', '.join(changes)} changed" if changes else "its own settings"
@@ -173,17 +167,11 @@ def describe(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def _content(path: str | os.PathLike | BinaryIO) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:
-    safetensors = require_safetensors()
     if isinstance(path, str | os.PathLike) and not Path(path).exists():
         path = _with_ending(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            if archive.testzip() is not None:
-                raise zipfile.BadZipFile("a part that does not match its checksum")
-            words = json.loads(archive.read("model.json"))
-            networks = safetensors.torch.load(archive.read("networks.safetensors"))
-            state = safetensors.torch.load(archive.read("optimizer.safetensors"))
-    except (*_DAMAGE, safetensors.SafetensorError) as error:
+        words, (networks, state) = unpack(path, "model", "networks", "optimizer")
+    except ValueError as error:
         raise ValueError(f"{path} must be a whole model of cramix; got: {error}. {_CURE}") from None
     if not isinstance(words, dict) or words.get("format") != _FORMAT:
         found = words.get("format") if isinstance(words, dict) else None
@@ -196,10 +184,6 @@ def _content(path: str | os.PathLike | BinaryIO) -> tuple[dict[str, Any], dict[s
         copies = {name.replace(_ONLINE, _TARGET, 1): x for name, x in networks.items() if name.startswith(_ONLINE)}
         networks |= copies
     return words, networks, state
-
-
-def _cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: x.detach().cpu().clone().contiguous() for name, x in tensors.items()}
 
 
 def _plain(settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -253,10 +237,6 @@ _LOG: dict[str, tuple[str, Any]] = {
     "stats_window_size": ("_stats_window_size", int),
 }
 _CURE = "Use a copy of it, or delete it and learn anew."
-# What making a model of wrong words raises.
-_NONSENSE: tuple[type[Exception], ...] = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
-# What reading a file raises that is not one, or is one no more.
-_DAMAGE = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, RuntimeError)
 
 
 def _settings(words: dict[str, Any], path: Any) -> dict[str, Any]:

@@ -1,10 +1,8 @@
-"""Checkpoints of populations: one file, a zip of JSON and safetensors, which hold words and numbers and never code."""
+"""Checkpoints of populations: one file, which holds words and numbers and never code."""
 
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cramix.atomic import replacing
-from cramix.io import require_safetensors
+from cramix.rl.archive import NONSENSE, pack, unpack
 from cramix.rl.learning.optimizers import restore, state_of
 from cramix.rl.population.learner import PopulationLearner
 from cramix.rl.population.memory import Memory
@@ -22,7 +20,8 @@ from cramix.rl.runs.training import Run
 
 NAME = "population.zip"
 _FORMAT = 1
-_WORDS, _NUMBERS, _OPTIMIZER = "population.json", "population.safetensors", "optimizer/"
+_WRONG: tuple[type[Exception], ...] = (*NONSENSE, RuntimeError)
+_PART, _OPTIMIZER = "population", "optimizer/"
 
 
 class Progress(NamedTuple):
@@ -68,29 +67,26 @@ class Checkpoint:
         tensors = self._tensors(progress.step)
         tensors |= {f"{_OPTIMIZER}{name}": x for name, x in state_of(self.learner.optimizer).items()}
         tensors["generator"] = self.generator.get_state()
-        content = require_safetensors().torch.save({name: x.detach().cpu().contiguous() for name, x in tensors.items()})
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(self.path) as file, zipfile.ZipFile(file, "w") as archive:
-            archive.writestr(_WORDS, json.dumps(words, indent=1))
-            archive.writestr(_NUMBERS, content)
+        with replacing(self.path) as file:
+            pack(file, _PART, words, **{_PART: tensors})
 
     def restore(self) -> Progress:
         """Bring all to where the file is, in place, and return how far that is: nowhere if there is none."""
         if not self.path.exists():
             return self._nowhere()
         try:
-            with zipfile.ZipFile(self.path) as archive:  # which knows by checksums what is damaged
-                words = json.loads(archive.read(_WORDS))
-                if words["format"] != _FORMAT:
-                    raise ValueError(f"format {words['format']} in place of {_FORMAT}")
-                if words["runs"] != self.runs:
-                    return self._nowhere()
-                tensors = require_safetensors().torch.load(archive.read(_NUMBERS))
+            words, _ = unpack(self.path, _PART)
+            if words["format"] != _FORMAT:
+                raise ValueError(f"format {words['format']} in place of {_FORMAT}")
+            if words["runs"] != self.runs:
+                return self._nowhere()
+            _, (tensors,) = unpack(self.path, _PART, _PART)
             self._take(words, tensors)
             return Progress(words["step"], words["seconds"], words["curve"])
-        except (PermissionError, torch.OutOfMemoryError):
+        except torch.OutOfMemoryError:
             raise  # the file is as good as it was
-        except (*_DAMAGE, require_safetensors().SafetensorError) as error:
+        except _WRONG as error:
             got = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
             raise ValueError(
                 f"{self.path} must be a whole checkpoint of these runs; got: {got}. Delete it to start anew."
@@ -124,17 +120,3 @@ class Checkpoint:
         state = {name.removeprefix(_OPTIMIZER): x for name, x in tensors.items() if name.startswith(_OPTIMIZER)}
         restore(self.learner.optimizer, state)  # in new tensors: no graph has recorded its steps
         self.learner.updates = words["updates"]
-
-
-# What reading a file raises that is not one, or is one no more.
-_DAMAGE = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    OSError,
-    EOFError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)

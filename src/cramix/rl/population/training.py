@@ -20,6 +20,7 @@ from cramix.rl.population.learner import PopulationLearner
 from cramix.rl.population.memory import Memory
 from cramix.rl.replay import discounted_returns
 from cramix.rl.runs.evaluation import FIRST_SEED
+from cramix.rl.runs.folder import remove_halves
 from cramix.rl.runs.training import Run, conclude, curve_seed, start_seed
 from cramix.rl.settings import Settings
 
@@ -51,7 +52,8 @@ def train_together(
     if any(replace(run, seed=first.seed) != first for run in runs):
         raise ValueError("runs must differ in their seeds only; got others. Train them apart.")
     places, device = [Path(folder) for folder in folders], torch.device(device)
-    _remove_halves(places)
+    for place in places:
+        remove_halves(place, NAME, "run.json", "model.zip", "result.json")
     models = [_model(run, device) for run in runs]
     _check(models[0].settings)
     with Environments(first.env, len(runs), workers) as envs:
@@ -79,14 +81,6 @@ def train_together(
         results.append(conclude(run, place, model, returns, rows, seconds, together=len(runs)))
     kept.remove()
     return results[::-1]
-
-
-def _remove_halves(folders: Sequence[Path]) -> None:
-    """Remove what a program that was killed was writing."""
-    for folder in folders:
-        for name in (NAME, "run.json", "model.zip", "result.json"):
-            for half in folder.glob(f".{name}.*"):
-                half.unlink()
 
 
 def _model(run: Run, device: torch.device) -> DistributionalDQN:

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cramix.rl.population.checkpoint import NAME as CHECKPOINT
+from cramix.rl.runs.folder import alone, as_name, result_of
 from cramix.rl.runs.processes import each_in_its_own
 from cramix.rl.runs.statistics import Interval, Judged, interval, judged
-from cramix.rl.runs.training import Run, alone, as_name, check_folder, result_of, train
+from cramix.rl.runs.training import Run, check_folder, train
 
 # Checkpoints of a run, and points of its learning curve.
 _POINTS = 12
@@ -98,25 +99,24 @@ def compare(
             trains each run by itself.
     """
     _check_device(device)
-    places = {id(run): place(run, folder) for run in runs}
-    if len(set(places.values())) < len(runs):
+    if len({place(run, folder) for run in runs}) < len(runs):
         raise ValueError("runs must have a folder each; got two of the same name and seed. Give them labels.")
     for run in runs:
-        check_folder(run, places[id(run)])
-    done = [run for run in runs if (places[id(run)] / "result.json").exists()]
+        check_folder(run, place(run, folder))
+    done = [run for run in runs if (place(run, folder) / "result.json").exists()]
     for run in done:
-        result = result_of(places[id(run)])
+        result = result_of(place(run, folder))
         if tell is not None:
             tell(run, result)
     waiting = [run for run in runs if run not in done]
     groups = [[run] for run in waiting]
     if device is not None:
         # Those that have a checkpoint together go on together, though some may be done.
-        whole = [group for group in _groups(runs) if (places[id(group[0])] / CHECKPOINT).exists()]
+        whole = [group for group in _groups(runs) if (place(group[0], folder) / CHECKPOINT).exists()]
         groups = whole + _groups([run for run in waiting if not any(run in group for group in whole)])
     count = min(workers or (os.cpu_count() or 1 if device is None else 1), len(groups) or 1)
     share = max(1, (os.cpu_count() or 1) // count)
-    jobs = {_name(group): (group, [places[id(run)] for run in group], device, share) for group in groups}
+    jobs = {_name(group): (group, [place(run, folder) for run in group], device, share) for group in groups}
     for name, results in each_in_its_own(_work, jobs, count):
         for run, result in zip(jobs[name][0], results, strict=True):
             if tell is not None and run in waiting:

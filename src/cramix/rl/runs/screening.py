@@ -16,8 +16,9 @@ import numpy as np
 from cramix.checks import check_choice
 from cramix.rl.runs.ablation import FIRST_SEED, VARIATIONS
 from cramix.rl.runs.comparison import place
+from cramix.rl.runs.folder import result_of
 from cramix.rl.runs.statistics import Interval, difference, judged
-from cramix.rl.runs.training import Run, result_of
+from cramix.rl.runs.training import Run
 
 # What is screened if nothing else is asked for, of `VARIATIONS`.
 CHOICES = (

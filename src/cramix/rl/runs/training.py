@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import filelock
 import gymnasium
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 
-from cramix.atomic import replacing
 from cramix.checks import check_choice, check_integer
 from cramix.rl import file
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.runs.evaluation import evaluate
+from cramix.rl.runs.folder import alone, read, remove_halves, result_of, write
 
 Tell = Callable[[int, dict[str, Any]], None]
 
@@ -76,16 +73,6 @@ class Run:
         return ALGORITHMS[self.algo]
 
 
-def as_name(env: str) -> str:
-    """Return the name of an environment as a part of the names of files.
-
-    Example:
-        >>> as_name("my_games:rooms/Maze-v0")
-        'my_games-rooms-Maze-v0'
-    """
-    return env.replace("/", "-").replace(":", "-")
-
-
 def _find(env: str) -> None:
     """Require an environment that Gymnasium knows, or a module that tells it."""
     module, _, name = env.rpartition(":")
@@ -100,28 +87,6 @@ def _find(env: str) -> None:
         raise ValueError(
             f"env must be the name of a registered environment; got {env!r}. Try LunarLander-v3, or module:Name-v0."
         )
-
-
-# What a file system says that has no locks; there it is up to the user.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep other programs from training in a folder, which is made if it is not there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(folder / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise ValueError(f"{folder} must be free; got one that is trained in now. Wait, or end that program.") from None
-    except (NotImplementedError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
-            raise
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def train(run: Run, folder: str | Path, tell: Tell | None = None) -> dict[str, Any]:
@@ -140,9 +105,7 @@ def train(run: Run, folder: str | Path, tell: Tell | None = None) -> dict[str, A
 
 
 def _train(run: Run, folder: Path, tell: Tell | None) -> dict[str, Any]:
-    for name in ("run.json", "model.zip", "memory-*.npz", "curve-*.json", "result.json"):
-        for half in folder.glob(f".{name}.*"):
-            half.unlink()  # a program that was killed was writing it
+    remove_halves(folder, "run.json", "model.zip", "memory-*.npz", "curve-*.json", "result.json")
     check_folder(run, folder)
     if (folder / "result.json").exists():
         _tidy(folder, run.steps)
@@ -196,29 +159,6 @@ def _tidy(folder: Path, step: int) -> None:
     for old in (*folder.glob("memory-*.npz"), *folder.glob("curve-*.json")):
         if old.name != f"curve-{step}.json":
             old.unlink()
-
-
-def result_of(folder: str | Path) -> dict[str, Any]:
-    """Return what a run came to."""
-    return read(Path(folder) / "result.json", "returns", "mean", "std", "parameters", "seconds", "curve")
-
-
-def write(path: Path, words: Any) -> None:
-    """Write plain values to a file, whole or not at all."""
-    with replacing(path) as stream:
-        stream.write(json.dumps(words, indent=1).encode())
-
-
-def read(path: Path, *names: str) -> Any:
-    """Read what `write` has written, a dictionary with these names in it if there are any."""
-    try:
-        words = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} must be whole JSON; got: {error}. Delete it to make it anew.") from None
-    for name in names:
-        if not isinstance(words, dict) or name not in words:
-            raise ValueError(f"{path} must have {name} in it; got a file without. Delete it to make it anew.")
-    return words
 
 
 def checkpoint(folder: str | Path) -> int:
