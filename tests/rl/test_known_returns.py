@@ -19,7 +19,7 @@ import cramix
 from cramix import NormalMixture
 from cramix.rl import DistributionalDQN
 from cramix.rl.bridge import NAME, Bridge
-from cramix.rl.runs.evaluation import evaluate
+from cramix.rl.evaluation import evaluate
 from tests.rl.known import GAMMA, every_return, learn
 
 FORK, BRIDGE = 0, 1

@@ -5,7 +5,7 @@ import pytest
 
 from cramix import cramer_distance
 from cramix.rl import ALGORITHMS, GMDQN
-from cramix.rl.runs.evaluation import evaluate
+from cramix.rl.evaluation import evaluate
 from tests.rl.games import Fork
 
 STATES = np.eye(2, dtype=np.float32)

@@ -32,7 +32,7 @@ def fill(replay, kinds, rewards, actions, cuts):
         infos = [{"TimeLimit.truncated": bool(kind == 2)} for kind in kinds[t]]
         replay.add(seen, seen + 0.5, actions[t], rewards[t], kinds[t] > 0, infos)
         if t in cuts:
-            replay.cut()
+            replay.end_episodes()
 
 
 def unrolled(kinds, rewards, cuts, n_steps, t, env):
@@ -105,7 +105,7 @@ def test_returns_to_the_end_by_a_loop(length):
 
 def test_cut_of_an_empty_memory_does_nothing():
     replay = memory()
-    replay.cut()
+    replay.end_episodes()
     assert not replay.ended.any()
 
 

@@ -8,8 +8,8 @@ from tests.refusals import refuses
 
 
 def test_changes_keep_what_is_not_named():
-    changed = JTDQN.presets["default"].replace(returns={"components": 5}, policy_kwargs={"net_arch": [4]})
-    assert changed.returns == {"floor": 0.05, "components": 5}
+    changed = JTDQN.presets["default"].replace(returns={"n_components": 5}, policy_kwargs={"net_arch": [4]})
+    assert changed.returns == {"min_scale": 0.05, "n_components": 5}
     assert changed.policy_kwargs == {"net_arch": [4]}
     assert Settings().returns == {}
 
