@@ -13,7 +13,6 @@ from experiments import report
 from experiments.command import Command, Device, Episodes, Out, Workers
 from experiments.comparison import plan
 
-_OURS = "gmdqn"
 # Steps of a run in each environment.
 _STEPS = {"LunarLander-v3": 300_000, "CartPole-v1": 50_000, "Acrobot-v1": 50_000}
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -35,7 +34,7 @@ def main(
     for name in algo or ():
         check_choice("algo", name, ALGORITHMS)
     envs = {name: steps or _STEPS.get(name, 300_000) for name in env or _STEPS}
-    counts = {name: seeds if name == _OURS else rival_seeds for name in algo or ALGORITHMS}
+    counts = {name: seeds if name == report.OURS else rival_seeds for name in algo or ALGORITHMS}
     runs = plan(envs, {name: count for name, count in counts.items() if count}, episodes=episodes)
     report.standings(report.train(runs, out, workers, device), out, "algorithm")
 

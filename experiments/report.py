@@ -18,7 +18,7 @@ from cramix.rl.training import Run
 from experiments.comparison import Standing, compare, curve_intervals
 from experiments.curves import Curve, learning_curves
 
-_OURS = "gmdqn"
+OURS = "gmdqn"
 
 
 def standings(found: list[Standing], out: Path, kind: str) -> None:
@@ -82,7 +82,7 @@ def table(env: str, standings: list[Standing], kind: str) -> Table:
 
 def _curves(env: str, standings: list[Standing]) -> Figure:
     curves, middles = {}, []
-    for standing in sorted(standings, key=lambda s: s.name != _OURS):
+    for standing in sorted(standings, key=lambda s: s.name != OURS):
         # The final agents play more episodes than those at checkpoints.
         before = list(curve_intervals(standing))[:-1]
         middle, low, high = np.array([*before, standing.summary]).T

@@ -90,7 +90,7 @@ def test_exploration_has_its_rate():
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="action_masks or give info"):
+    with pytest.raises(ValueError, match="action_masks or return info"):
         MaskedActions(Steps()).reset()
     refuses(lambda: MaskedActions(gymnasium.make("Pendulum-v1")), "env", "Box", "discrete")
     refuses(

@@ -132,6 +132,17 @@ def test_actions_have_names(name: str, words: list[str]) -> None:
     env.close()
 
 
+def test_the_lander_predicts_what_it_was_trained_to() -> None:
+    """Numbers of the agent at the end of its training."""
+    agent = GMDQN.from_pretrained("LunarLander-v3", device="cpu")
+    returns = agent.return_distribution([0.0, 1.4, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    assert returns.mean.tolist() == pytest.approx([125.8535, 125.7736, 124.6457, 125.9797], abs=1e-3)
+    assert returns.cvar(0.1).tolist() == pytest.approx([115.6872, 115.4455, 113.4015, 115.3280], abs=1e-3)
+    assert agent.settings.returns == {
+        "n_components": 3, "scales": "softplus", "min_scale": 0.0, "penalty_factor": 10.0,
+    }  # fmt: skip
+
+
 def test_the_lander_that_comes_with_the_package_lands() -> None:
     """200 is what counts as solved there."""
     agent = GMDQN.from_pretrained("LunarLander-v3", device="cpu")

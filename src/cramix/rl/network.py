@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
 
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from cramix.checks import check_integer
 from cramix.rl.masks import without_mask
 from cramix.rl.returns import Parts, Returns
+from cramix.rl.settings import check_fields
 
 Observation = Tensor | dict[str, Tensor]
 
@@ -59,12 +59,7 @@ class Architecture:
     @classmethod
     def from_kwargs(cls, kwargs: dict[str, Any], **defaults: Any) -> Self:
         """Return the architecture of `policy_kwargs`; names with the value None have their default."""
-        known = [f.name for f in fields(cls)]
-        for name in kwargs:
-            if name not in known:
-                near = get_close_matches(name, known, 1)
-                cure = f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
-                raise TypeError(f"policy_kwargs must be fields of cramix.rl.network.Architecture; got {name}. {cure}")
+        check_fields("policy_kwargs", kwargs, cls)
         return cls(**{**defaults, **{name: x for name, x in kwargs.items() if x is not None}})
 
     def layers(self) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from inspect import Parameter
-from typing import Any, get_type_hints
+from typing import Any
 
 from cramix.checks import check_choice, check_integer, check_number
 from cramix.rl.risk import Risk, parse_risk
@@ -116,12 +116,7 @@ class Settings:
 
     def replace(self, **changes: Any) -> Settings:
         """Return settings with some fields changed; dictionaries are merged with those of these settings."""
-        known = [f.name for f in fields(self)]
-        for name in changes:
-            if name not in known:
-                near = get_close_matches(name, known, 1)
-                cure = f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
-                raise TypeError(f"settings must be fields of cramix.rl.Settings; got {name}. {cure}")
+        check_fields("settings", changes, Settings)
         for name in _DICTIONARIES:
             if name in changes:
                 more = {} if changes[name] is None else changes[name]
@@ -136,8 +131,17 @@ class Settings:
 
     def parameters(self) -> list[Parameter]:
         """Return the fields as keyword-only parameters of a signature, with these settings as their defaults."""
-        types = get_type_hints(type(self))
         return [
-            Parameter(f.name, Parameter.KEYWORD_ONLY, default=getattr(self, f.name), annotation=types[f.name])
+            Parameter(f.name, Parameter.KEYWORD_ONLY, default=getattr(self, f.name), annotation=f.type)
             for f in fields(self)
         ]
+
+
+def check_fields(argument: str, names: Iterable[str], cls: type) -> None:
+    """Require names of fields of a dataclass; the error suggests the nearest one."""
+    known = [f.name for f in fields(cls)]
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            cure = f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
+            raise TypeError(f"{argument} must be fields of {cls.__module__}.{cls.__name__}; got {name}. {cure}")
