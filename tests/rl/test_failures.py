@@ -108,7 +108,7 @@ def test_a_risk_of_ones_own_that_is_none(risk, got):
 
 
 def test_a_unit_that_is_measured_in_no_time_is_told():
-    with pytest.warns(UserWarning, match=r"measured in 1 steps; got learning_starts 0\. Give return_scale"):
+    with pytest.warns(UserWarning, match=r"measured in 1 steps; got learning_starts 0\. Set return_scale"):
         GMDQN("MlpPolicy", Steps(), **{**QUICK, "learning_starts": 0}).learn(3)
 
 

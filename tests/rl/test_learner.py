@@ -200,6 +200,7 @@ class _Room(FlattenExtractor):
         return super().forward(seen["room"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["gmdqn", "fqf", "c51"])
 def test_compiled_and_eager_updates_agree(algo, monkeypatch):
     graphs = []
@@ -222,6 +223,7 @@ def test_compiled_and_eager_updates_agree(algo, monkeypatch):
     assert 1 <= len(graphs) <= 2  # the whole update is one
 
 
+@pytest.mark.slow
 def test_many_learners_compile_in_one_program(monkeypatch):
     """More than the eight that the compiler allows for one piece of code."""
     compile_ = torch.compile

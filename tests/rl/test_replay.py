@@ -173,7 +173,7 @@ def test_a_file_of_another_memory_is_refused_and_nothing_changes(tmp_path, other
     one, two = memory(), memory(**other)
     fill(one, *story(30, 1))
     one.save(tmp_path / "memory.npz")
-    with pytest.raises(ValueError, match=r"memory.npz must be a whole memory"):
+    with pytest.raises(ValueError, match=r"memory.npz must be an intact replay buffer"):
         two.load(tmp_path / "memory.npz")
     assert two.size() == 0
     assert not two.rewards.any()
@@ -210,7 +210,7 @@ def test_a_damaged_file_is_refused_and_nothing_changes(tmp_path):
 @pytest.mark.parametrize("content", [np.zeros(3), np.array([{"code": 1}], dtype=object)])
 def test_another_file_of_numpy_is_refused(tmp_path, content):
     np.save(tmp_path / "memory.npy", content)
-    with pytest.raises(ValueError, match="whole memory"):
+    with pytest.raises(ValueError, match="intact replay buffer"):
         memory().load(tmp_path / "memory.npy")
 
 

@@ -64,6 +64,7 @@ def test_result(truth, tmp_path):
     assert result["parameters"] == 4 * 8 + 8 + 8 * 2 * 9 + 2 * 9
 
 
+@pytest.mark.slow
 def test_killed_at_every_change_of_a_file(truth, tmp_path, monkeypatch):
     """A run changes files some two dozen times; the program ends before each of them in turn."""
     for moment in itertools.count():
@@ -107,6 +108,7 @@ def test_killed_between_checkpoints(truth, step, tmp_path, monkeypatch):
     assert outcome(train(run(), tmp_path), tmp_path) == truth
 
 
+@pytest.mark.slow
 def test_killed_by_the_system(truth, tmp_path):
     code = f"""
 import os, signal, itertools, torch

@@ -108,13 +108,13 @@ class MixtureHead(nn.Module):
         # Half precision, as of autocast, ends here: weights would not sum to one, and far targets leave its range.
         free = self.linear(features).to(self.centre.dtype)
         logits, places, spreads = free.split([self.k * n for n in self._sizes], -1)
+        spreads = spreads.unflatten(-1, (self.k, self.spread.n_free))
         if self.event_dim == 1:
-            weights, means, scales = mixture_parameters(logits, places, spreads, min_scale=self.least)
+            weights, means, scales = mixture_parameters(logits, places, spreads[..., 0], min_scale=self.least)
             means, scales = self.centre + self.unit * means, self.unit * scales
             return NormalMixture(weights, means, scales, validate_args=self.validate_args)
         weights = logits.softmax(-1)
         means = self.centre + self.unit * places.unflatten(-1, (self.k, self.event_dim))
-        spreads = spreads.unflatten(-1, (self.k, self.spread.n_free))
         covariances = self.spread.covariances(spreads, self.least, self.unit)
         return MultivariateNormalMixture(weights, means, covariances, validate_args=self.validate_args)
 
