@@ -106,7 +106,7 @@ def test_the_table_fits_a_narrow_screen() -> None:
     text = console.export_text()
     assert "…" not in text
     assert len(text.splitlines()) == len(rows) + 3
-    assert text.count("279.9 to 285.9  274.6  13.4%  309392   11.7") == len(rows)
+    assert text.count("279.9 to 285.9  274.6  13.4%  309392  11.7") == len(rows)
     unknown = [row._replace(episodes=EpisodeSummary(282.5, np.nan, np.nan)) for row in rows[:1]]
     console.print(table("cramix/Bridge-v0", unknown, "variation"))
     assert "%" not in console.export_text().replace("95 %", "")

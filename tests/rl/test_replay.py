@@ -198,7 +198,7 @@ def test_a_damaged_file_is_refused_and_nothing_changes(tmp_path):
         try:
             two.load(path)
         except ValueError as error:
-            assert "whole memory" in str(error)  # noqa: PT017
+            assert "intact replay buffer" in str(error)  # noqa: PT017
             assert two.size() == 0
             assert not two.rewards.any()
             refused += 1
