@@ -26,6 +26,7 @@ def run(folder: Path, *more: str) -> tuple[int, str, str]:
     return found.exit_code, found.stdout, found.stderr
 
 
+@pytest.mark.slow
 def test_the_comparison_is_told_drawn_and_not_run_twice(tmp_path: Path) -> None:
     options = "--algo", "gmdqn", "--algo", "ddqn", "--seeds", "2", "--rival-seeds", "1", "--episodes", "2"
     code, out, error = run(tmp_path, *options, "--workers", "2")
@@ -48,6 +49,7 @@ def test_the_comparison_is_told_drawn_and_not_run_twice(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in results} == results
 
 
+@pytest.mark.slow
 def test_a_name_with_a_stroke_makes_no_folder_of_pictures(tmp_path: Path) -> None:
     arguments = ["--out", str(tmp_path), "--env", "cramix/Bridge-v0", "--steps", "60"]
     options = ["--algo", "gmdqn", "--seeds", "1", "--episodes", "2", "--workers", "1"]
@@ -65,6 +67,7 @@ def test_unknown_algorithms_and_games_are_refused(tmp_path: Path) -> None:
     assert "Chess-v0" in error
 
 
+@pytest.mark.slow
 def test_what_the_caller_can_mend_is_said_in_a_line(tmp_path: Path) -> None:
     few = "--algo", "gmdqn", "--seeds", "1", "--rival-seeds", "0", "--episodes", "1", "--workers", "1"
     assert run(tmp_path, *few)[0] == 0
@@ -83,6 +86,7 @@ def test_what_the_caller_can_mend_is_said_in_a_line(tmp_path: Path) -> None:
     assert "seeds must be at least 1" in error
 
 
+@pytest.mark.slow
 def test_variations_are_compared_with_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(VARIATIONS)[2:]:
         monkeypatch.delitem(VARIATIONS, name)
@@ -112,6 +116,7 @@ def test_the_table_fits_a_narrow_screen() -> None:
     assert "%" not in console.export_text().replace("95 %", "")
 
 
+@pytest.mark.slow
 def test_choices_are_screened(tmp_path: Path) -> None:
     arguments = ["--out", str(tmp_path), "--env", "CartPole-v1", "--steps", "60"]
     options = ["--seeds", "2", "--episodes", "2", "--choice", "1 step", "--choice", "dueling", "--workers", "2"]

@@ -81,6 +81,7 @@ def test_standings_are_of_the_runs_that_are_done(tmp_path):
     assert standing.steps.tolist() == [10, 20]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_what_is_done_stays_done(tmp_path, device):
     runs = plan({"CartPole-v1": 30}, {"gmdqn": 2}, episodes=2, curve_episodes=0, interval=20)
@@ -94,6 +95,7 @@ def test_what_is_done_stays_done(tmp_path, device):
     assert again[0].scores.tolist() == first[0].scores.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", [None, "cpu"])
 @pytest.mark.parametrize(("steps", "episodes", "name"), [(60, 2, "steps"), (30, 3, "episodes")])
 def test_results_of_other_settings_are_not_taken_for_these(tmp_path, device, steps, episodes, name):
@@ -104,6 +106,7 @@ def test_results_of_other_settings_are_not_taken_for_these(tmp_path, device, ste
         compare(other, tmp_path, 1, device=device)
 
 
+@pytest.mark.slow
 def test_what_one_by_one_has_begun_together_ends(tmp_path):
     """The agent in the folder is the one that has the result."""
     (run,) = plan({"CartPole-v1": 60}, {"gmdqn": 1}, episodes=2, curve_episodes=0, interval=20)
@@ -122,6 +125,7 @@ def test_what_one_by_one_has_begun_together_ends(tmp_path):
     assert {path.name for path in folder.iterdir()} == {"run.json", "model.zip", "result.json", ".lock"}
 
 
+@pytest.mark.slow
 def test_what_was_killed_while_results_were_written_goes_on_together(tmp_path, monkeypatch):
     """One of two is done, and both have one checkpoint: it is of the whole group."""
     runs = plan({"CartPole-v1": 60}, {"gmdqn": 2}, episodes=2, curve_episodes=0, interval=20)
@@ -160,6 +164,7 @@ def test_no_seeds_are_refused():
     refuses(lambda: plan({"CartPole-v1": 30}, {}), "seeds", "{}")
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_ends_the_others_and_is_told(tmp_path):
     long = {"steps": 1_000_000, "interval": 1_000_000}
     runs = [Run("CartPole-v1", settings={"nonsense": 1}, **long), *(Run("CartPole-v1", seed=i, **long) for i in (1, 2))]

@@ -49,6 +49,7 @@ def test_figures_of_the_paper(runs: list[paper.Run]) -> None:
     assert len(figure.axes) == 3
 
 
+@pytest.mark.slow
 def test_the_command_writes_three_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "ring_line_square", lambda: ring_line_square(60))
     monkeypatch.setattr(paper.run, "__defaults__", ((123,), *paper.run.__defaults__[1:]))

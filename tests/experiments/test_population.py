@@ -34,7 +34,10 @@ def filled_memory(agents: int, generator: torch.Generator, device: torch.device 
 
 @pytest.mark.parametrize(
     ("algo", "compiled", "members"),
-    [*((algo, False, members) for algo in ALGORITHMS for members in (1, 2)), ("gmdqn", True, 2)],
+    [
+        *((algo, False, members) for algo in ALGORITHMS for members in (1, 2)),
+        pytest.param("gmdqn", True, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_updates_are_those_of_each_agent_alone(algo, compiled, members):
     settings = {**SMALL, "return_scale": 2.0, "max_grad_norm": 0.1, "fraction_learning_rate": 1e-4, "device": "cpu"}
@@ -120,6 +123,7 @@ def test_a_cut_ends_the_returns_of_all_agents():
     assert drawn.discounts.eq(0.5).all()
 
 
+@pytest.mark.slow
 def test_results_are_those_of_the_models_in_the_folders(tmp_path):
     runs = [
         Run("CartPole-v1", steps=300, seed=seed, settings=SMALL, interval=200, episodes=3, curve_episodes=2)
@@ -151,6 +155,7 @@ def test_runs_that_differ_in_more_than_seeds_are_refused(tmp_path):
         train_jointly(runs, [tmp_path, tmp_path], "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("settings", "updates"), [({}, 249), ({"train_freq": 4}, 62), ({"gradient_steps": 2}, 498)])
 def test_updates_come_as_often_as_asked(tmp_path, monkeypatch, settings, updates):
     """From step 51 to 299, after 50 at random."""
@@ -194,6 +199,7 @@ def test_recorded_and_compiled_updates_on_a_gpu_are_those_on_the_cpu(algo):
         torch.testing.assert_close(ours, truth, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
 def test_populations_learn(tmp_path, device):
     runs = [Run("CartPole-v1", steps=3000, seed=seed, interval=3000, episodes=5, curve_episodes=0) for seed in (0, 1)]

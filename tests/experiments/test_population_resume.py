@@ -95,6 +95,7 @@ def interrupted(folder, monkeypatch, at, several=None, device="cpu"):
             trained(folder, several, report, device)
 
 
+@pytest.mark.slow
 def test_killed_at_every_change_of_a_file(truth, tmp_path, monkeypatch):
     """Two checkpoints, four changes for each result, and the checkpoint is removed; going on from some will do."""
     for moment in itertools.count():

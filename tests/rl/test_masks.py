@@ -94,5 +94,8 @@ def test_refusals():
         MaskedActions(Steps()).reset()
     refuses(lambda: MaskedActions(gymnasium.make("Pendulum-v1")), "env", "Box", "discrete")
     refuses(
-        lambda: without_mask(spaces.Dict({"action_mask": spaces.MultiBinary(2)})), "observations", "only that", "besides"
+        lambda: without_mask(spaces.Dict({"action_mask": spaces.MultiBinary(2)})),
+        "observations",
+        "only that",
+        "besides",
     )
