@@ -39,6 +39,7 @@ print("agree")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_compile(torch.device("cpu")), reason="there is no C++ compiler")
 def test_compiled_gradients_on_two_threads_are_those_of_autograd() -> None:
     done = subprocess.run([sys.executable, "-c", GRADIENTS], capture_output=True, text=True, check=False)
