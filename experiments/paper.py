@@ -109,7 +109,7 @@ def _problem(x: Tensor, method: Method, seed: int) -> Problem:
 
 def _mixture(problem: Problem, state: Descent) -> MultivariateNormalMixture:
     scale = torch.diag(problem.units.scale)
-    return state.mixture().affine(scale, problem.units.centre)
+    return state.mixture().affine(problem.units.centre, scale)
 
 
 def _losses(x: Tensor, step: int, mixture: MultivariateNormalMixture) -> Losses:
