@@ -78,12 +78,10 @@ def check_returns(mixture: NormalMixture, names: Sequence[str] | None) -> list[s
 
 def returns_view(mixtures: Sequence[NormalMixture]) -> View:
     """Return limits that contain nearly all of nearly all mixtures, each of batch shape `(actions)`."""
-    weights, means, scales = (
-        torch.stack([getattr(mixture, name).double() for mixture in mixtures])
-        for name in ("weights", "means", "scales")
+    together = NormalMixture.stack([mixture.detach().to("cpu", torch.float64) for mixture in mixtures])
+    lows, highs = (
+        together.icdf(torch.full(together.batch_shape, level, dtype=torch.float64)) for level in (0.01, 0.99)
     )
-    together = NormalMixture(weights, means, scales, validate_args=False)
-    lows, highs = (together.icdf(torch.full(means.shape[:-1], part, dtype=means.dtype)) for part in (0.01, 0.99))
     low, high = np.quantile(lows.amin(-1).numpy(), 0.02), np.quantile(highs.amax(-1).numpy(), 0.98)
     pad = 0.04 * (high - low) or 0.5 * (abs(low) or 1.0)
     return View(float(low - pad), float(high + pad))
@@ -142,8 +140,7 @@ class ReturnRows:
 
     def show(self, mixture: NormalMixture, chosen: int | None = None) -> None:
         """Show a mixture of batch shape `(actions)`; if an action is chosen, the other rows are fainter."""
-        weights, means, scales = (x.detach().cpu().double() for x in (mixture.weights, mixture.means, mixture.scales))
-        mixture = NormalMixture(weights, means, scales, validate_args=False)
+        mixture = mixture.detach().to("cpu", torch.float64)
         heights = _heights(mixture, self._edges, self.kind).numpy()
         values, risks = mixture.mean.tolist(), mixture.cvar(self.level).tolist()
         for i, name in enumerate(self.names):

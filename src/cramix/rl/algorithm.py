@@ -291,9 +291,7 @@ class DistributionalDQN(OffPolicyAlgorithm):
         self.policy.set_training_mode(False)
         with torch.no_grad():
             mixture = self.policy.q_net(tensor).mixture(self.policy.unit)
-        if batched:
-            return mixture
-        return NormalMixture(mixture.weights[0], mixture.means[0], mixture.scales[0], validate_args=False)
+        return mixture if batched else mixture[0]
 
     def _store_transition(
         self, replay_buffer: Any, buffer_action: Any, new_obs: Any, reward: np.ndarray, dones: np.ndarray, infos: Any
