@@ -1,20 +1,21 @@
-"""Model files as the commands want them: one mixture, with names for its coordinates."""
+"""Model files: one mixture each, with names for its coordinates."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
 
-from cramix import io
-from cramix.cli.refusal import Refusal, check_input, refusing
-from cramix.cli.sources import SUFFIXES, default_names
-from cramix.mixture import MultivariateNormalMixture, NormalMixture
+import torch
 
-SUFFIX = ".safetensors"
+from cramix import io
+from cramix.cli import formats
+from cramix.cli.refusal import Refusal, check_input, refusing
+from cramix.mixture import MultivariateNormalMixture, NormalMixture
+from cramix.mixture.coordinates import in_coordinates
 
 
 class Model(NamedTuple):
-    """An unbatched mixture, and the names of its coordinates, None where the file has none."""
+    """A mixture without batch, and the names of its coordinates; None where the file has none."""
 
     mixture: NormalMixture | MultivariateNormalMixture
     names: tuple[str, ...] | None
@@ -22,16 +23,41 @@ class Model(NamedTuple):
     @property
     def columns(self) -> tuple[str, ...]:
         """The names, or x1, x2, ..."""
-        return self.names or default_names(self.mixture.event_shape.numel())
+        return self.names or formats.default_names(self.mixture.event_shape.numel())
+
+    @property
+    def in_coordinates(self) -> MultivariateNormalMixture:
+        """The mixture as one in d >= 1 coordinates, in float64."""
+        return in_coordinates(self.mixture, torch.float64)
 
 
 def read(path: Path) -> Model:
     """Read a model file; a `Refusal` says what is wrong with it."""
-    if path.suffix.lower() in SUFFIXES:
-        raise Refusal(f"{path} is a data file; here must be a model ({SUFFIX}), as `cramix fit` writes it.")
+    if formats.suffix(path) in formats.DATA:
+        raise Refusal(
+            f"{formats.input_name(path)} is data; this must be a model ({formats.MODEL}), as written by `cramix fit`."
+        )
     check_input(path)
     with refusing():
         mixture, names = io.load(path), io.names(path)
     if mixture.batch_shape:
         raise Refusal(f"{path} must hold one mixture; it holds a batch of shape {tuple(mixture.batch_shape)}.")
     return Model(mixture, names)
+
+
+def by_weight(mixture: MultivariateNormalMixture) -> MultivariateNormalMixture:
+    """Return the mixture with the heaviest component first."""
+    order, kind = mixture.weights.argsort(descending=True), mixture.covariance_kind
+    if kind.shape[-1] != 1:  # one covariance for each component
+        kind = kind.like(kind.values.index_select(len(kind.shape) - 1, order))
+    return MultivariateNormalMixture(mixture.weights[order], mixture.means[order], kind, validate_args=False)
+
+
+def as_json(mixture: MultivariateNormalMixture, names: tuple[str, ...]) -> dict[str, object]:
+    """Return all parameters: weights `(k,)`, means `(k, d)` and covariance matrices `(k, d, d)`, as nested lists."""
+    return {
+        "columns": list(names),
+        "weights": mixture.weights.tolist(),
+        "means": mixture.means.tolist(),
+        "covariances": mixture.covariances.tolist(),
+    }
