@@ -1,4 +1,4 @@
-"""Many fits to the same points in the plane, side by side."""
+"""Several fits to the same points in the plane, side by side."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def panels(x: Tensor, fits: Sequence[tuple[str, MultivariateNormalMixture]], columns: int = 3) -> Figure:
     """Draw points `(n, 2)` in a grid of panels, with the components of a mixture and a title in each.
 
-    Edges are those of the points: a component that strays beyond them is cut.
+    The limits are those of the points; components beyond them are cut off.
     """
     figure_class = require_matplotlib()
     data = Data(x, None)
