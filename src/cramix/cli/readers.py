@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,8 +72,7 @@ def _text(path: Path, delimiter: str | None) -> Source:
                 raise Refusal(f"{file.name} cannot be read: {error}") from None
         single = len(found.names) == 1
         return _converted(
-            (found.names[i], lambda column=column: _floats(column, single))
-            for i, column in zip(columns, table.columns, strict=True)
+            (found.names[i], partial(_floats, column, single)) for i, column in zip(columns, table.columns, strict=True)
         )
 
     return Source(found.names, load, found.named)
@@ -104,7 +104,7 @@ def _parquet(path: Path) -> Source:
 
     def load(columns: list[int]) -> list[np.ndarray]:
         table = file.read([names[i] for i in columns])
-        return _converted((names[i], lambda name=names[i]: _floats(table.column(name))) for i in columns)
+        return _converted((names[i], partial(_floats, table.column(names[i]))) for i in columns)
 
     return Source(names, load)
 
@@ -129,9 +129,7 @@ def _xlsx(path: Path) -> Source:
     notes = (f"{path} has {len(book.sheetnames)} sheets; only the first, {sheet.title!r}, is read.",)
 
     def load(columns: list[int]) -> list[np.ndarray]:
-        return _converted(
-            (names[i], lambda i=i: _cells([row[i] if i < len(row) else None for row in body])) for i in columns
-        )
+        return _converted((names[i], partial(_cells, body, i)) for i in columns)
 
     return Source(names, load, named, notes if len(book.sheetnames) > 1 else ())
 
@@ -168,14 +166,15 @@ def _floats(column: pyarrow.ChunkedArray, single: bool = False) -> np.ndarray:
     return compute.cast(column, float64(), safe=False).to_numpy()
 
 
-def _cells(values: list[object]) -> np.ndarray:
+def _cells(rows: list[tuple], column: int) -> np.ndarray:
     """Convert the cells of a worksheet's column; strings of numbers count as numbers."""
-    result = np.full(len(values), np.nan)
-    for row, value in enumerate(values):
+    result = np.full(len(rows), np.nan)
+    for row, cells in enumerate(rows):
+        value = cells[column] if column < len(cells) else None
         if value is None or value == "":
             continue
         if _is_real(value):
-            result[row] = float(value)  # type: ignore[arg-type]
+            result[row] = float(value)
             continue
         try:
             result[row] = float(value if isinstance(value, str) else "not a number")

@@ -22,7 +22,7 @@ def panels(x: Tensor, fits: Sequence[tuple[str, MultivariateNormalMixture]], col
     The limits are those of the points; components beyond them are cut off.
     """
     figure_class = require_matplotlib()
-    data = Data(x, None)
+    data = Data(x)
     across, up = (View(low, high) for low, high in zip(data.x.min(0), data.x.max(0), strict=True))
     across, up = (View(view.low - 0.08 * view.width, view.high + 0.08 * view.width) for view in (across, up))
     rows = -(-len(fits) // columns)

@@ -68,7 +68,9 @@ def mixture_and_points(
     if x is not None and (x.shape[1:] or (1,)) != (dim,):
         raise ValueError(f"x must be points (n, {dim}); got {tuple(x.shape)}.")
     names = [f"x{i}" for i in range(1, dim + 1)] if names is None else list(names)
-    data = None if x is None else Data(x.reshape(-1, dim), weights, mixture)
+    data = None if x is None else Data(x.reshape(-1, dim), weights)
+    if data is not None:
+        data.label_by(mixture)
     shown = list(range(dim)) if dim <= _MOST_COORDINATES else most_separating(mixture, _MOST_COORDINATES)
     limits = views(mixture, data, shown)
     figure = figure_class(figsize=(7.5, 4.5), layout="constrained")

@@ -17,18 +17,26 @@ _DRAWS = 2048
 class Data:
     """Points `(n, d)` with weights `(n,)`, and a random subset of them to draw one by one if there are very many.
 
-    Args:
+    Attributes:
         x: the points.
         weights: of the points, for histograms.
-        mixture: whose most probable component decides the colour of a point; None for points of one colour.
+        shown: the points to draw.
+        labels: of the points to draw, which decide their colours; None for points of one colour.
     """
 
-    def __init__(self, x: Tensor, weights: Tensor | None, mixture: MultivariateNormalMixture | None = None) -> None:
+    def __init__(self, x: Tensor, weights: Tensor | None = None) -> None:
         self.x = x.detach().double().cpu().numpy()
         self.weights = None if weights is None else weights.detach().double().cpu().numpy()
         some = np.random.default_rng(0).choice(len(x), _MOST_POINTS, replace=False) if len(x) > _MOST_POINTS else ...
         self.shown = self.x[some]
-        self.labels = None if mixture is None else _labels(mixture, self.shown)
+        self.labels: np.ndarray | None = None
+
+    def label_by(self, mixture: MultivariateNormalMixture) -> None:
+        """Label the points by their most probable component, if the mixture has a density."""
+        try:
+            self.labels = mixture.responsibilities(torch.from_numpy(self.shown)).argmax(-1).numpy()
+        except ValueError:  # a singular covariance
+            self.labels = None
 
     def outside(self, views: dict[int, View]) -> int:
         """Count points beyond the limits."""
@@ -89,13 +97,6 @@ def most_separating(mixture: MultivariateNormalMixture, count: int) -> list[int]
         # Ties, as with one component, go to the first.
         chosen.append(rest[next(i for i, value in enumerate(values) if value >= max(values) - 1e-9)])
     return sorted(chosen)
-
-
-def _labels(mixture: MultivariateNormalMixture, points: np.ndarray) -> np.ndarray | None:
-    try:
-        return mixture.responsibilities(torch.from_numpy(points)).argmax(-1).numpy()
-    except ValueError:  # a singular covariance
-        return None
 
 
 def _ends(values: np.ndarray) -> tuple[float, float]:
