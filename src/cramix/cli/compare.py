@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+import torch
 import typer
 
 from cramix.cli import formats, measures, models, tables
@@ -88,12 +89,13 @@ def compare(
 
 def _in_deviations_of_first(p: _Side, q: _Side) -> tuple[_Side, _Side]:
     scales = p.mixture.variance.sqrt()
-    if not bool((scales > 0).all()):
+    rounding = 16 * torch.finfo(scales.dtype).eps * p.mixture.means.abs().amax(0)
+    if bool((scales <= rounding).any()):
         names = p.names or formats.default_names(p.mixture.dim)
-        constant = [name for name, scale in zip(names, scales.tolist(), strict=True) if not scale > 0]
+        constant = [name for name, flat in zip(names, (scales <= rounding).tolist(), strict=True) if flat]
         raise Refusal(
-            f"{p.name}: columns must vary to measure in their standard deviations; {', '.join(constant)} does not. "
-            f"Leave it out with {tables.exclude_option(constant)}, or add --raw."
+            f"{p.name}: columns must vary to be a unit of distance; these are constant: {', '.join(constant)}. "
+            f"Leave them out with {tables.exclude_option(constant)}, or add --raw."
         )
     return tuple(side._replace(mixture=measures.rescaled(side.mixture, scales)) for side in (p, q))  # type: ignore[return-value]
 

@@ -13,7 +13,7 @@ from cramix.mixture import MultivariateNormalMixture
 _MOST_COMPONENTS, _MOST_COLUMNS = 20, 60
 
 
-def component_tables(mixture: MultivariateNormalMixture, names: tuple[str, ...], width: int) -> list[Table]:
+def component_tables(mixture: MultivariateNormalMixture, names: tuple[str, ...], width: int) -> list[Table | str]:
     """Return tables at most `width` characters wide: a component in each row, some of the columns in each table."""
     count = min(mixture.n_components, _MOST_COMPONENTS)
     weights, means = mixture.weights[:count].tolist(), mixture.means[:count].tolist()
@@ -33,10 +33,7 @@ def component_tables(mixture: MultivariateNormalMixture, names: tuple[str, ...],
         hidden.append(counted(mixture.n_components - count, "lighter component"))
     if len(names) > len(shown):
         hidden.append(counted(len(names) - len(shown), "more column"))
-    if hidden:
-        tables[-1].caption = f"and {' and '.join(hidden)}; --json shows all"
-        tables[-1].caption_justify = "left"
-    return tables
+    return [*tables, f"and {' and '.join(hidden)}; --json shows all"] if hidden else [*tables]
 
 
 def _blocks(widths: list[int], width: int) -> Iterator[list[int]]:

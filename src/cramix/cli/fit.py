@@ -186,6 +186,8 @@ def parse_components(text: str | None) -> int | range | None:
 
 def _fitted(problem: _Problem, wanted: int | range | None, file: str, quiet: bool) -> _Fitted:
     n, d = problem.table.rows.shape
+    if n < 2:
+        raise Refusal(f"{file} must have at least 2 rows; it has {n}.")
     most = wanted if isinstance(wanted, int) else wanted[-1] if wanted else 1
     if most > n:
         raise Refusal(f"-k must be at most the {n} rows of {file}; got {most}.")

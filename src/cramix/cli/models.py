@@ -22,8 +22,9 @@ class Model(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names, or x1, x2, ..."""
-        return self.names or formats.default_names(self.mixture.event_shape.numel())
+        """The names, or x1, x2, ... where there are none, or some are the same."""
+        distinct = self.names is not None and len(set(self.names)) == len(self.names)
+        return self.names if self.names and distinct else formats.default_names(self.mixture.event_shape.numel())
 
     @property
     def in_coordinates(self) -> MultivariateNormalMixture:

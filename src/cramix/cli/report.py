@@ -34,8 +34,8 @@ class Fact(NamedTuple):
     words: str | None = None
 
 
-def show(facts: Sequence[Fact], *, as_json: bool, quiet: bool = False, tables: Sequence[Table] = ()) -> None:
-    """Print facts, with further tables for people below them, to standard output."""
+def show(facts: Sequence[Fact], *, as_json: bool, quiet: bool = False, tables: Sequence[Table | str] = ()) -> None:
+    """Print facts, with tables and lines for people below them, to standard output."""
     if as_json:
         content = {fact.key: _plain(fact.value) for fact in facts}
         print(json.dumps(content, ensure_ascii=False, allow_nan=False))

@@ -94,7 +94,7 @@ def read(
     kept = torch.from_numpy(loaded[finite] if not finite.all() else loaded)
     notes = [*found.notes]
     if choice.columns is None and like is None:
-        notes += _suspects(name, loaded[finite][:, : len(chosen)], chosen)
+        notes += _suspects(name, kept[:, : len(chosen)].numpy(), chosen)
     return Table(
         kept[:, : len(chosen)].contiguous(),
         tuple(chosen),
