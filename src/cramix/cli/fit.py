@@ -139,7 +139,7 @@ def fit(
     table = tables.read(data, choice)
     print_lines("note", table.notes)
     fitted = _fitted(_Problem(table, covariance_type, method, reg_covar, seed), wanted, formats.input_name(data), quiet)
-    result, mixture = fitted.result, models.by_weight(fitted.result.mixture)
+    result, mixture = fitted.result, fitted.result.mixture.sort("weights", descending=True)
     if out is not None:
         cramix.save(mixture, out, names=table.names)
     if plot is not None:

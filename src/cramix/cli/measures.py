@@ -37,7 +37,7 @@ class Distance(NamedTuple):
 
 def cramer(p: MultivariateNormalMixture, q: MultivariateNormalMixture, most_pairs: float = _MOST_PAIRS) -> Distance:
     """Return the distance C2 between mixtures or points: over all directions unless there are too many pairs."""
-    sizes = [side.n_components if side.only_points else 0 for side in (p, q)]
+    sizes = [side.n_components if side.is_empirical else 0 for side in (p, q)]
     pairs = sizes[0] ** 2 + sizes[1] ** 2 + sizes[0] * sizes[1]
     with torch.no_grad():
         if pairs <= most_pairs or p.dim == 1:
@@ -49,7 +49,7 @@ def cramer(p: MultivariateNormalMixture, q: MultivariateNormalMixture, most_pair
 
 def rescaled(p: MultivariateNormalMixture, scales: Tensor) -> MultivariateNormalMixture:
     """Return the distribution of `X / scales`."""
-    return p.affine(torch.diag(1 / scales))
+    return p.affine(0.0, torch.diag(1 / scales))
 
 
 def has_density(p: MultivariateNormalMixture) -> bool:

@@ -46,18 +46,11 @@ def read(path: Path) -> Model:
     return Model(mixture, names)
 
 
-def by_weight(mixture: MultivariateNormalMixture) -> MultivariateNormalMixture:
-    """Return the mixture with the heaviest component first."""
-    order, kind = mixture.weights.argsort(descending=True), mixture.covariance_kind
-    if kind.shape[-1] != 1:  # one covariance for each component
-        kind = kind.like(kind.values.index_select(len(kind.shape) - 1, order))
-    return MultivariateNormalMixture(mixture.weights[order], mixture.means[order], kind, validate_args=False)
-
-
 def as_json(mixture: MultivariateNormalMixture, names: tuple[str, ...]) -> dict[str, object]:
     """Return all parameters: weights `(k,)`, means `(k, d)` and covariance matrices `(k, d, d)`, as nested lists."""
     return {
         "columns": list(names),
+        "covariance_type": mixture.covariance_type,
         "weights": mixture.weights.tolist(),
         "means": mixture.means.tolist(),
         "covariances": mixture.covariances.tolist(),
