@@ -18,12 +18,12 @@ from cramix.distance.sliced import sliced_cramer_distance
 from cramix.fitting import METHODS, FitResult, fit
 from cramix.mixture import MultivariateNormalMixture
 from cramix.plot.figure import require_matplotlib
+from cramix.plot.panels import draw_panels
 from cramix.plot.plane import draw_components, draw_points
 from cramix.plot.view import Data
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 SEEDS = range(5)
 COMPONENTS = 10  # for the ring, the line and the square
@@ -149,11 +149,11 @@ def picture(recoveries: list[Recovery], contest: Contest) -> Figure:
     figure = require_matplotlib()(figsize=(11, sum(heights)), layout="constrained")
     halves = figure.subfigures(2, 1, height_ratios=heights, squeeze=False)
     _draw_groups(halves[0, 0], recoveries)
-    _draw_shapes(halves[1, 0], contest, rows)
+    _draw_shapes(halves[1, 0], contest)
     return figure
 
 
-def _draw_groups(figure: Figure, recoveries: list[Recovery]) -> None:
+def _draw_groups(figure: SubFigure, recoveries: list[Recovery]) -> None:
     x, group = parallel_groups()
     plane = _discriminant_plane(x, group)
     shown = x @ plane.T
@@ -173,27 +173,15 @@ def _draw_groups(figure: Figure, recoveries: list[Recovery]) -> None:
             parts = (p.weights[order], means[order], covariances[order])
             draw_components(axes, MultivariateNormalMixture(*parts, validate_args=False))
         draw_points(axes, data, 0, 1)
-        _frame(axes, data.x)
+        low, high = data.x.min(0), data.x.max(0)
+        (left, bottom), (right, top) = low - 0.08 * (high - low), high + 0.08 * (high - low)
+        axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[])
 
 
-def _draw_shapes(figure: Figure, contest: Contest, rows: int) -> None:
+def _draw_shapes(figure: SubFigure, contest: Contest) -> None:
     figure.suptitle("Ten components for a ring, a line and a square: mean log likelihood by method", fontsize=12)
-    grid = figure.subplots(rows, _COLUMNS).ravel()
-    data = Data(contest.x)
-    for axes, (name, result) in zip(grid, contest.results.items(), strict=False):
-        draw_points(axes, data, 0, 1)
-        draw_components(axes, result.mixture)
-        _frame(axes, data.x)
-        axes.set_aspect("equal")
-        axes.set_title(f"{name}: {result.log_likelihood:.2f}", fontsize=10)
-    for axes in grid[len(contest.results) :]:
-        axes.set_axis_off()
-
-
-def _frame(axes: Axes, x: np.ndarray) -> None:
-    low, high = x.min(0), x.max(0)
-    pad = 0.08 * (high - low)
-    axes.set(xlim=(low[0] - pad[0], high[0] + pad[0]), ylim=(low[1] - pad[1], high[1] + pad[1]), xticks=[], yticks=[])
+    fits = [(f"{name}: {result.log_likelihood:.2f}", result.mixture) for name, result in contest.results.items()]
+    draw_panels(figure, contest.x, fits, _COLUMNS)
 
 
 def _discriminant_plane(x: Tensor, group: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ def compare(
     p, q = _sides(a, b, choice)
     if p.mixture.dim != q.mixture.dim:
         cure = "" if p.is_model and q.is_model else " Choose columns with --columns."
-        raise Refusal(f"{a} has {p.mixture.dim} columns and {b} has {q.mixture.dim}; they must match.{cure}")
+        raise Refusal(f"{p.name} has {p.mixture.dim} columns and {q.name} has {q.mixture.dim}; they must match.{cure}")
     with working("Comparing"), refusing():
         likelihood = _likelihood(p, q)
         if not raw:

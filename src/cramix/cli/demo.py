@@ -34,5 +34,5 @@ def demo(out: Annotated[Path, typer.Option(help="Write the picture to this file,
         table.add_row(*row)
     screen.print(table)
     with replacing(out) as file:
-        job.picture(recoveries, contest).savefig(file, format="png", dpi=150)
+        job.picture(recoveries, contest).savefig(file, format="png", dpi=120)
     screen.print(f"Picture: {out}")

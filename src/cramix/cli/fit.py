@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from inspect import signature
 from pathlib import Path
@@ -29,10 +30,11 @@ _MOST_COMPONENTS = 10
 
 
 class _Fitted(NamedTuple):
-    """A fit, and the fits it was chosen from by their number of components; empty if there was no choice."""
+    """A fit, the fits it was chosen from by their number of components, none without a choice, and the time for all."""
 
     result: FitResult
     considered: Mapping[int, FitResult]
+    seconds: float
 
 
 class _Problem(NamedTuple):
@@ -141,7 +143,7 @@ def fit(
     fitted = _fitted(_Problem(table, covariance_type, method, reg_covar, seed), wanted, formats.input_name(data), quiet)
     result, mixture = fitted.result, fitted.result.mixture.sort("weights", descending=True)
     if out is not None:
-        cramix.save(mixture, out, names=table.names)
+        cramix.save(mixture.marginal(0) if mixture.dim == 1 else mixture, out, names=table.names)
     if plot is not None:
         figure = pictures.mixture_and_points(mixture, table.rows, weights=table.weights, names=table.names)
         with replacing(plot) as file:
@@ -162,7 +164,7 @@ def fit(
         Fact("converged", None, result.converged),
         Fact("stopped", "stopped", result.reason),
         Fact("collapsed", "collapsed components" if result.collapsed else None, result.collapsed),
-        Fact("seconds", "seconds", round(result.seconds, 3)),
+        Fact("seconds", "seconds", round(fitted.seconds, 3)),
         Fact("selection", None, [_considered(k, r) for k, r in fitted.considered.items()] or None),
         Fact("notes", None, list(table.notes)),
         Fact("model", "model", out),
@@ -194,18 +196,19 @@ def _fitted(problem: _Problem, wanted: int | range | None, file: str, quiet: boo
     if wanted is None:  # with enough rows for a full covariance in each component
         wanted = range(1, max(1, min(_MOST_COMPONENTS, n // (d + 1))) + 1)
     numbers = f"{wanted}" if isinstance(wanted, int) else f"{wanted[0]} to {wanted[-1]}"
+    began = time.perf_counter()
     with working(f"Fitting {numbers} components to {n} rows", quiet=quiet) as update, refusing():
 
         def progress(step: Step) -> None:
             update(f"{step.name}, {step.components} components")
 
         if isinstance(wanted, int):
-            return _Fitted(problem.fit(wanted, progress), {})
+            return _Fitted(problem.fit(wanted, progress), {}, time.perf_counter() - began)
         considered = problem.select(wanted, progress)
-        # The likelihood of a collapsed component has no upper bound, so it says nothing about its use.
+        # The likelihood of a collapsed component has no upper bound, so it is no reason to have one.
         sound = {k: result for k, result in considered.items() if not result.collapsed} or considered
         best = min(sound, key=lambda k: sound[k].bic)
-        return _Fitted(problem.fit(best, progress), considered)
+        return _Fitted(problem.fit(best, progress), considered, time.perf_counter() - began)
 
 
 def _why(fitted: _Fitted) -> str | None:

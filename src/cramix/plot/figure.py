@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-# The colours of things that there is only one of, or that are not told apart, in a picture.
+# For things that have one colour in a picture.
 COMPONENTS, DENSITY, POINTS = COLOURS[0], COLOURS[1], "0.3"
 _CYCLE, _DASHES = COLOURS[:7], ("-", "--", ":")
 
