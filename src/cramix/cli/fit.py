@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from inspect import signature
 from pathlib import Path
@@ -204,11 +205,17 @@ def _fitted(problem: _Problem, wanted: int | range | None, file: str, quiet: boo
 
         if isinstance(wanted, int):
             return _Fitted(problem.fit(wanted, progress), {}, time.perf_counter() - began)
-        considered = problem.select(wanted, progress)
-        # The likelihood of a collapsed component has no upper bound, so it is no reason to have one.
+        # The likelihood of a collapsed component has no upper bound. `fit` avoids such components where it can, and
+        # what collapses even then is not chosen.
+        selected = problem.select(wanted, progress)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about fits that may not be chosen
+            considered = {k: problem.fit(k, progress) if r.collapsed else r for k, r in selected.items()}
         sound = {k: result for k, result in considered.items() if not result.collapsed} or considered
-        best = min(sound, key=lambda k: sound[k].bic)
-        return _Fitted(problem.fit(best, progress), considered, time.perf_counter() - began)
+        best = considered[min(sound, key=lambda k: sound[k].bic)]
+        for warning in best.warnings:
+            warnings.warn(warning, cramix.ConvergenceWarning, stacklevel=1)
+        return _Fitted(best, considered, time.perf_counter() - began)
 
 
 def _why(fitted: _Fitted) -> str | None:
@@ -236,8 +243,8 @@ def _bic_table(fitted: _Fitted) -> list[Table]:
         column.justify = "right"
     for k, result in fitted.considered.items():
         collapsed = f"{result.collapsed} collapsed" if result.collapsed else ""
-        difference = result.bic - fitted.considered[chosen].bic
-        note = "chosen" if k == chosen else collapsed
+        difference = result.bic - fitted.result.bic
+        note = ", ".join(filter(None, ("chosen" if k == chosen else "", collapsed)))
         table.add_row(str(k), f"{result.log_likelihood:.4f}", f"{result.bic:.1f}", f"{difference:+.1f}", note)
     return [table]
 
