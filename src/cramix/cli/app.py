@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -76,6 +77,11 @@ def _verdict(error: Exception) -> tuple[int, str]:
     return 1, f"unexpected {type(error).__name__}: {error}"
 
 
+def _paragraphs(command: Callable[..., None]) -> str:
+    """Return a command's description with a line for each paragraph, which typer wraps at the terminal's width."""
+    return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(command) or "").split("\n\n"))
+
+
 app = typer.Typer(
     cls=Commands,
     invoke_without_command=True,
@@ -100,5 +106,5 @@ def about(
 
 
 for command in (demo, fit, predict, compare, compress, sample, train, play):
-    app.command()(command)
+    app.command(help=_paragraphs(command))(command)
 app.add_typer(reproduce.app, name="reproduce")
