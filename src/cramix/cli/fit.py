@@ -207,9 +207,9 @@ def _fitted(problem: _Problem, wanted: int | range | None, file: str, quiet: boo
             return _Fitted(problem.fit(wanted, progress), {}, time.perf_counter() - began)
         # The likelihood of a collapsed component has no upper bound. `fit` avoids such components where it can, and
         # what collapses even then is not chosen.
-        selected = problem.select(wanted, progress)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about fits that may not be chosen
+            selected = problem.select(wanted, progress)
             considered = {k: problem.fit(k, progress) if r.collapsed else r for k, r in selected.items()}
         sound = {k: result for k, result in considered.items() if not result.collapsed} or considered
         best = considered[min(sound, key=lambda k: sound[k].bic)]
