@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from cramix import MixtureRegressor, MultivariateNormalMixture, NormalMixture, cramer_distance, crps
 from tests.refusals import refuses
 
-SMALL = {"n_networks": 2, "hidden": (32,), "learning_rate": 0.01, "random_state": 0}
+SMALL = {"n_estimators": 2, "hidden_layer_sizes": (32,), "learning_rate": 0.01, "random_state": 0}
 
 
 def branches(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -162,11 +162,11 @@ def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ({"n_components": 0}, "0"),
         ({"loss": "mse"}, "mse"),
-        ({"hidden": (16, 0)}, "0"),
-        ({"n_networks": 1.5}, "1.5"),
+        ({"hidden_layer_sizes": (16, 0)}, "0"),
+        ({"n_estimators": 1.5}, "1.5"),
         ({"learning_rate": -1.0}, "-1.0"),
         ({"validation_fraction": 1.0}, "1.0"),
-        ({"floor": 0.0}, "0.0"),
+        ({"min_scale": 0.0}, "0.0"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict, got: str) -> None:
@@ -178,7 +178,7 @@ def test_bad_quantiles_are_refused() -> None:
     X, y = branches(30)
     model = MixtureRegressor(max_iter=1, **SMALL).fit(X, y)
     refuses(lambda: model.predict_quantile(X, [[0.5]]), "quantiles", "(1, 1)")
-    refuses(lambda: model.predict_quantile(X, 1.5), "value", "1.5")
+    refuses(lambda: model.predict_quantile(X, 1.5), "quantiles", "1.5")
 
 
 def test_without_scikit_learn_the_pip_command_is_named() -> None:

@@ -92,7 +92,7 @@ class SphericalSpread(Spread):
 class LowRankSpread(Spread):
     """A scale for each coordinate, and a few directions in which there is more: covariances `D + V V^T`."""
 
-    name = "low-rank"
+    name = "low_rank"
 
     @property
     def n_free(self) -> int:
