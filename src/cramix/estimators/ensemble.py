@@ -47,18 +47,18 @@ class Ensemble(nn.Module):
         head_features = in_features + (widths[-1] if hidden_layer_sizes else 0)
         with torch.random.fork_rng(devices=[]):  # layers draw their weights from the global generator
             torch.manual_seed(seed)
-            networks = []
+            layers, heads = [], []
             for _ in range(n_networks):
-                layers = [nn.Linear(a, b) for a, b in pairwise(widths)]
-                head = MixtureHead(head_features, n_components, targets.shape[1], min_scale=min_scale, validate_args=False)
-                networks.append((*layers, head))
-        for *_, head in networks:
+                layers.append([nn.Linear(a, b) for a, b in pairwise(widths)])
+                heads.append(
+                    MixtureHead(head_features, n_components, targets.shape[1], min_scale=min_scale, validate_args=False)
+                )
+        for head in heads:
             head.initialize(targets, sample_weight)
-        *hidden, heads = zip(*networks, strict=True)
-        self.hidden = nn.ModuleList(map(_BatchedLinear, hidden))
+        self.hidden = nn.ModuleList(map(_BatchedLinear, zip(*layers, strict=True)))
         # The heads differ in their linear layers only, so the first one serves all.
         self.head = heads[0]
-        self.head.linear = _BatchedLinear([head.linear for head in heads])
+        self.head.linear = _BatchedLinear([head.linear for head in heads])  # type: ignore[assignment]
 
     @property
     def device(self) -> torch.device:

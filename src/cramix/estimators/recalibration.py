@@ -19,7 +19,7 @@ from cramix.estimators.ensemble_training import Rows
 from cramix.mixture import Diagonal, MultivariateNormalMixture, NormalMixture
 
 # What is tried. Larger values can improve the likelihood further, but worsen the CRPS.
-_SCALE_FACTORS = 1.0, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3
+_SCALE_FACTORS = 1.0, 1.05, 1.1
 _TAIL_WEIGHTS = 0.0, 0.002, 0.005, 0.01, 0.02
 # The scale of the wide component, relative to the standard deviation of the prediction.
 _TAIL_WIDTH = 3.0
@@ -38,15 +38,14 @@ class Recalibration(NamedTuple):
     def apply(self, p: Mixture) -> Mixture:
         """Return predictions with batch shape `(n,)`, recalibrated."""
         weights, means = p.weights, p.means
-        univariate = isinstance(p, NormalMixture)
-        variances = p.scales.square() if univariate else p.covariance_kind.values
-        wide_mean, wide_variance = p.mean.unsqueeze(1), _TAIL_WIDTH**2 * p.variance.unsqueeze(1)
+        variances = p.scales.square() if isinstance(p, NormalMixture) else p.covariance_kind.values
         variances = self.scale_factor**2 * variances
         if self.tail_weight:
             tail = weights.new_full((len(weights), 1), self.tail_weight)
             weights = torch.cat(((1 - self.tail_weight) * weights, tail), 1)
-            means, variances = torch.cat((means, wide_mean), 1), torch.cat((variances, wide_variance), 1)
-        if univariate:
+            means = torch.cat((means, p.mean.unsqueeze(1)), 1)
+            variances = torch.cat((variances, _TAIL_WIDTH**2 * p.variance.unsqueeze(1)), 1)
+        if isinstance(p, NormalMixture):
             return NormalMixture(weights, means, variances.sqrt(), validate_args=False)
         return MultivariateNormalMixture(weights, means, Diagonal(variances), validate_args=False)
 

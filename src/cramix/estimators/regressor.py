@@ -16,7 +16,7 @@ from cramix.estimator.arrays import Form, distinct, read_samples, read_weights
 from cramix.estimator.progress import progress_bar
 from cramix.estimators.ensemble import Ensemble
 from cramix.estimators.ensemble_training import STAGES, Rows, TrainingOptions, train
-from cramix.estimators.recalibration import Recalibration, recalibrate
+from cramix.estimators.recalibration import recalibrate
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.nn.initialization import weighted_moments
 
@@ -247,7 +247,7 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
 
 
 class _Units:
-    """Mean and standard deviation of columns, to standardize them and to undo that; constant columns have a given one."""
+    """Mean and standard deviation of columns, with a given value for constant ones; to standardize, and to undo it."""
 
     def __init__(self, x: Tensor, weights: Tensor, constant: float) -> None:
         self.mean, scale = weighted_moments(x, weights)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cramix.loss import crps, energy_score
 from cramix.metrics.base import Metric, Mixture, read_observations
-from cramix.mixture import MultivariateNormalMixture, NormalMixture
+from cramix.mixture import NormalMixture
 
 
 class _MeanScore(Metric):

@@ -46,7 +46,7 @@ def initialization_from_targets(
     if (targets.shape[1:] or (1,)) != (dim,) or not len(targets):
         expected = "(n,)" if dim == 1 else f"(n, {dim})"
         raise ValueError(
-            f"targets must have shape {expected} with n >= 1; got {tuple(targets.shape)}. See event_dim, which is {dim}."
+            f"targets must have shape {expected} with n >= 1, as event_dim is {dim}; got {tuple(targets.shape)}."
         )
     x = targets.detach().reshape(-1, dim).double().cpu()
     check_finite(targets=x)
