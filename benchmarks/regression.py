@@ -210,8 +210,8 @@ def main(held: int) -> None:
         f"`python benchmarks/regression.py --held {held}`, {machine(np, torch, sklearn, cramix)}, {versions}.",
         "",
         f"{held} of {FOLDS} folds are held out, one at a time. Values are means and standard errors over these folds; "
-        "for CRPS and negative log likelihood (NLL) lower is better. The fourth column is the difference to the first row, "
-        "paired by fold. Time is CPU time of a fit and its predictions, on one thread. Settings are defaults unless "
+        "for CRPS and negative log likelihood (NLL) lower is better. The fourth column is the difference to the first "
+        "row, paired by fold. Time is CPU time of a fit and its predictions, on one thread. Settings are defaults unless "
         "`benchmarks/regression.py` sets them; our defaults were chosen on other folds and draws. Ours are ensembles "
         "of ten networks unless stated. A quantile forest has no density.",
     ]

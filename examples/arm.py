@@ -3,7 +3,7 @@
     python examples/arm.py [arm.png]
 
 The arm has two joints and two links. Random angles give positions of the hand; the network learns the inverse, a
-mixture over the two angles. A network with a single answer learns the mean of both solutions, which reaches another point.
+mixture over the two angles. A network with a single answer learns the mean of both solutions, which is neither.
 """
 
 from __future__ import annotations

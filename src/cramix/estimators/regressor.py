@@ -29,7 +29,7 @@ except ImportError:
 
 # Rows predicted at a time.
 _BLOCK = 1 << 14
-# With batch_size="auto": an epoch of more than so many batches has larger ones, up to a limit.
+# batch_size="auto": the number of batches in an epoch from which on they grow, and the limits of their size.
 _BATCHES_PER_EPOCH, _MIN_BATCH, _MAX_BATCH = 64, 64, 256
 
 
@@ -50,7 +50,8 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         hidden_layer_sizes: widths of the hidden layers.
         n_estimators: number of networks.
         max_iter: maximum number of epochs, for "blend" of each stage.
-        batch_size: rows in a batch, or "auto": 64, growing from 4,800 rows on up to 256.
+        batch_size: rows in a batch. "auto" is 64, and from 4,096 rows on grows to 256, the learning rate with its
+            square root.
         learning_rate: learning rate of AdamW.
         weight_decay: weight decay of AdamW.
         early_stopping: hold rows out and keep the weights that are best on them; False trains for `max_iter` epochs on
@@ -144,12 +145,13 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         )
         device = torch.get_default_device() if self.device is None else torch.device(self.device)
         train_rows = Rows(*(part.to(device) for part in (x, t.squeeze(-1) if t.shape[1] == 1 else t, weights.float())))
+        batch_size, learning_rate = self._batch_size_and_rate(len(x))
         with progress_bar(self.verbose) as progress:
             options = TrainingOptions(
                 STAGES[self.loss],
                 self.max_iter,
-                _batch_size(len(x)) if self.batch_size == "auto" else int(self.batch_size),
-                self.learning_rate,
+                batch_size,
+                learning_rate,
                 self.weight_decay,
                 self.validation_fraction if self.early_stopping else 0.0,
                 self.n_iter_no_change,
@@ -217,6 +219,12 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         parts = [self._recalibration.apply(self._ensemble.combined(block)) for block in x.split(_BLOCK)]
         return self._y_units.restore(parts), form
 
+    def _batch_size_and_rate(self, n: int) -> tuple[int, float]:
+        if self.batch_size != "auto":
+            return int(self.batch_size), self.learning_rate
+        size = min(max(n // _BATCHES_PER_EPOCH, _MIN_BATCH), _MAX_BATCH)
+        return size, self.learning_rate * math.sqrt(size / _MIN_BATCH)
+
     def _check_settings(self) -> None:
         """Raise a ValueError for settings that are invalid for any data."""
         for name in ("n_components", "n_estimators", "max_iter", "n_iter_no_change"):
@@ -276,7 +284,3 @@ def _on_cpu(x: Any) -> Any:
 
 def _cast(x: Tensor, form: Form) -> Tensor:
     return x.to(form.device, form.dtype)
-
-
-def _batch_size(n: int) -> int:
-    return min(max(n // _BATCHES_PER_EPOCH, _MIN_BATCH), _MAX_BATCH)
