@@ -211,9 +211,9 @@ def main(held: int) -> None:
         "",
         f"{held} of {FOLDS} folds are held out, one at a time. Values are means and standard errors over these folds; "
         "for CRPS and negative log likelihood (NLL) lower is better. The fourth column is the difference to the first "
-        "row, paired by fold. Time is CPU time of a fit and its predictions, on one thread. Settings are defaults unless "
-        "`benchmarks/regression.py` sets them; our defaults were chosen on other folds and draws. Ours are ensembles "
-        "of ten networks unless stated. A quantile forest has no density.",
+        "row, paired by fold. Time is CPU time of a fit and its predictions, on one thread. Settings are defaults "
+        "unless `benchmarks/regression.py` sets them; our defaults were chosen on other folds and draws. Ours are "
+        "ensembles of ten networks unless stated. A quantile forest has no density.",
     ]
     page = Page(HERE / "regression.md", intro)
     page.add(["| table | method | CRPS | minus ours | NLL | time |", "|---|---|---|---|---|---|"])

@@ -273,3 +273,14 @@ def test_features_are_not_looked_at_without_validation() -> None:
     assert compiled(x).means.isnan().all()
     made = head()
     assert torch.func.vmap(lambda row: made(row).means)(x).isnan().all()
+
+
+@pytest.mark.parametrize("covariance_type", KINDS)
+def test_the_default_device_may_be_another(covariance_type: str) -> None:
+    y = normal(50, 2)
+    with torch.device("meta"):
+        for targets in (None, y):
+            made = MixtureHead(4, 3, 2, covariance_type, targets=targets, dtype=D)
+            assert made.linear.bias.is_meta
+            here = MixtureHead(4, 3, 2, covariance_type, targets=targets, device="cpu", dtype=D)
+            assert here.unit.device.type == here.linear.bias.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""Metrics: means over batches and processes, and shares of observations that are right for right predictions."""
+"""Metrics: means over batches and processes, correct fractions for calibrated predictions, strict shapes of targets."""
 
 from __future__ import annotations
 

@@ -242,6 +242,14 @@ def test_a_device_can_be_given(device: object) -> None:
     assert np.isfinite(pickle.loads(pickle.dumps(model)).predict(X)).all()
 
 
+def test_the_default_device_may_be_another() -> None:
+    X, y = branches(40)
+    expected = MixtureRegressor(max_iter=2, **SMALL).fit(X, y)
+    with torch.device("meta"):
+        model = MixtureRegressor(max_iter=2, device="cpu", **SMALL).fit(X, y)
+        np.testing.assert_array_equal(model.predict(X), expected.predict(X))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("several", [False, True])
 def test_a_gpu_gives_what_the_cpu_does(several: bool) -> None:

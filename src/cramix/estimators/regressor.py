@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 import numpy as np
@@ -121,6 +122,11 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to features `(n, f)` and targets `(n,)` or `(n, d)`, with weights `(n,)` of any positive sum."""
         self._check_settings()
+        device = torch.get_default_device() if self.device is None else torch.device(self.device)
+        with _cpu_by_default():
+            return self._fit(X, y, sample_weight, device)
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, device: torch.device) -> Self:
         X, y = validate_data(self, _on_cpu(X), _on_cpu(y), dtype=np.float64, multi_output=True, y_numeric=True)
         features, targets = torch.from_numpy(np.array(X)), torch.from_numpy(np.array(y, dtype=np.float64))
         self._target_shape = tuple(targets.shape[1:])
@@ -143,7 +149,6 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
             self.min_scale,
             seed,
         )
-        device = torch.get_default_device() if self.device is None else torch.device(self.device)
         train_rows = Rows(*(part.to(device) for part in (x, t.squeeze(-1) if t.shape[1] == 1 else t, weights.float())))
         batch_size, learning_rate = self._batch_size_and_rate(len(x))
         with progress_bar(self.verbose) as progress:
@@ -214,10 +219,11 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
     def _predict(self, X: Any) -> tuple[NormalMixture | MultivariateNormalMixture, Form]:
         """Return the predictions in float64 on the device of the model, and the form of X."""
         check_is_fitted(self)
-        features, form = read_samples(self, X, reset=False)
-        x = self._x_units.standardize(features.cpu().double()).to(self._ensemble.device)
-        parts = [self._recalibration.apply(self._ensemble.combined(block)) for block in x.split(_BLOCK)]
-        return self._y_units.restore(parts), form
+        with _cpu_by_default():
+            features, form = read_samples(self, X, reset=False)
+            x = self._x_units.standardize(features.cpu().double()).to(self._ensemble.device)
+            parts = [self._recalibration.apply(self._ensemble.combined(block)) for block in x.split(_BLOCK)]
+            return self._y_units.restore(parts), form
 
     def _batch_size_and_rate(self, n: int) -> tuple[int, float]:
         if self.batch_size != "auto":
@@ -280,6 +286,11 @@ class _Units:
 
 def _on_cpu(x: Any) -> Any:
     return x.detach().cpu() if isinstance(x, Tensor) else x
+
+
+def _cpu_by_default() -> AbstractContextManager:
+    """Return a context in which new tensors are on the CPU; nothing to do, and to pay for, if they are anyway."""
+    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
 
 
 def _cast(x: Tensor, form: Form) -> Tensor:

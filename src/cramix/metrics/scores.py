@@ -69,6 +69,7 @@ class EnergyScore(_MeanScore):
     """The mean energy score of vectors; in one dimension it equals the CRPS.
 
     Example:
+        >>> from cramix import MultivariateNormalMixture
         >>> metric = EnergyScore()
         >>> p = MultivariateNormalMixture(torch.ones(1, 1), torch.zeros(1, 1, 2), torch.zeros(1, 1, 2, 2))
         >>> metric.update(p, torch.tensor([[3.0, 4.0]]))

@@ -89,7 +89,8 @@ class MixtureHead(nn.Module):
         with torch.no_grad():
             self.linear.weight *= _INITIAL_GAIN
         if targets is None:
-            self._initialize(standard_initialization(n_components, event_dim))
+            with torch.device("cpu"):
+                self._initialize(standard_initialization(n_components, event_dim))
         else:
             self.initialize(targets)
 
@@ -98,7 +99,8 @@ class MixtureHead(nn.Module):
 
         Sets the units, the lower bound of the scales and the biases of the linear layer; its weights stay as they are.
         """
-        self._initialize(initialization_from_targets(targets, sample_weight, self.n_components, self.event_dim))
+        with torch.device("cpu"):  # whatever the default device is
+            self._initialize(initialization_from_targets(targets, sample_weight, self.n_components, self.event_dim))
 
     def forward(self, features: Tensor) -> NormalMixture | MultivariateNormalMixture:
         """Return mixtures with batch shape `(*batch)` for features `(*batch, in_features)`."""
