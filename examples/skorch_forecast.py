@@ -36,11 +36,7 @@ class Forecaster(NeuralNet):
 
     def predict_dist(self, X: np.ndarray) -> NormalMixture:
         """Return mixtures with batch shape `(n,)`."""
-        batches = list(self.forward_iter(X))
-        weights, means, scales = (
-            torch.cat([getattr(p, name) for p in batches]) for name in ("weights", "means", "scales")
-        )
-        return NormalMixture(weights, means, scales)
+        return NormalMixture.cat(list(self.forward_iter(X)))
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return the means, `(n,)`."""

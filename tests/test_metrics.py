@@ -34,10 +34,6 @@ def vectors(n: int) -> MultivariateNormalMixture:
     return MultivariateNormalMixture(random(n, 2).softmax(-1), random(n, 2, 3, seed=1), spread)
 
 
-def some(p: NormalMixture, part: slice) -> NormalMixture:
-    return NormalMixture(p.weights[part], p.means[part], p.scales[part])
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_crps_is_the_mean_of_others(weighted: bool) -> None:
     p, y = predictions(50), random(50, seed=3)
@@ -45,10 +41,10 @@ def test_the_crps_is_the_mean_of_others(weighted: bool) -> None:
     truth = scoringrules.crps_mixnorm(y.numpy(), p.means.numpy(), p.scales.numpy(), p.weights.numpy())
     metric = CRPS()
     for part in (slice(0, 7), slice(7, 50)):
-        metric.update(some(p, part), y[part], None if weights is None else weights[part])
+        metric.update(p[part], y[part], None if weights is None else weights[part])
     assert metric.compute().item() == pytest.approx(np.average(truth, weights=weights), rel=1e-6)
     metric.reset()
-    assert metric(some(p, slice(0, 7)), y[:7]).item() == pytest.approx(truth[:7].mean(), rel=1e-6)
+    assert metric(p[:7], y[:7]).item() == pytest.approx(truth[:7].mean(), rel=1e-6)
 
 
 def test_the_energy_score_is_a_mean_over_batches() -> None:
@@ -56,8 +52,7 @@ def test_the_energy_score_is_a_mean_over_batches() -> None:
     metric = EnergyScore()
     for i in range(4):
         part = slice(5 * i, 5 * i + 5)
-        kind = Diagonal(p.covariance_kind.values[part])
-        metric.update(MultivariateNormalMixture(p.weights[part], p.means[part], kind), y[part])
+        metric.update(p[part], y[part])
     torch.testing.assert_close(metric.compute(), energy_score(p, y).float(), rtol=1e-5, atol=0)
 
 
@@ -81,7 +76,7 @@ def test_coverage_is_that_of_central_intervals() -> None:
     p, y = predictions(300), random(300, seed=3)
     metric = Calibration(bins=7, levels=[0.5, 0.8])
     for part in (slice(0, 100), slice(100, 300)):
-        metric.update(some(p, part), y[part])
+        metric.update(p[part], y[part])
     found = metric.compute()
     for level, coverage in zip((0.5, 0.8), found["coverage"], strict=True):
         low, high = p.icdf(torch.tensor([[0.5 - level / 2], [0.5 + level / 2]], dtype=D))
@@ -213,12 +208,7 @@ def test_a_weight_counts_as_so_many_observations(metric: type, make) -> None:
     weighted.update(p, y, times.double())
     for i in range(4):
         part = times > i
-        kept = (
-            NormalMixture(p.weights[part], p.means[part], p.scales[part])
-            if isinstance(p, NormalMixture)
-            else MultivariateNormalMixture(p.weights[part], p.means[part], Diagonal(p.covariance_kind.values[part]))
-        )
-        repeated.update(kept, y[part])
+        repeated.update(p[part], y[part])
     torch.testing.assert_close(weighted.compute(), repeated.compute())
 
 

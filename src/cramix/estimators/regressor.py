@@ -18,7 +18,7 @@ from cramix.estimator.progress import progress_bar
 from cramix.estimators.ensemble import Ensemble
 from cramix.estimators.ensemble_training import STAGES, Rows, TrainingOptions, train
 from cramix.estimators.recalibration import recalibrate
-from cramix.mixture import MultivariateNormalMixture, NormalMixture
+from cramix.mixture import Diagonal, MultivariateNormalMixture, NormalMixture
 from cramix.nn.initialization import weighted_moments
 
 try:
@@ -179,11 +179,7 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         They have the dtype and the device of X, float64 for integers.
         """
         p, form = self._predict(X)
-        weights, means = _cast(p.weights, form), _cast(p.means, form)
-        if isinstance(p, NormalMixture):
-            return NormalMixture(weights, means, _cast(p.scales, form))
-        kind = p.covariance_kind
-        return MultivariateNormalMixture(weights, means, kind.like(_cast(kind.values, form)))
+        return p.to(form.device, form.dtype)
 
     def predict_quantile(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> Any:
         """Return quantiles of each prediction, `(n, q)`, or `(n,)` for one number.
@@ -223,7 +219,7 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
             features, form = read_samples(self, X, reset=False)
             x = self._x_units.standardize(features.cpu().double()).to(self._ensemble.device)
             parts = [self._recalibration.apply(self._ensemble.combined(block)) for block in x.split(_BLOCK)]
-            return self._y_units.restore(parts), form
+            return self._y_units.restore(type(parts[0]).cat(parts)), form  # type: ignore[arg-type]
 
     def _batch_size_and_rate(self, n: int) -> tuple[int, float]:
         if self.batch_size != "auto":
@@ -270,18 +266,13 @@ class _Units:
     def standardize(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.scale
 
-    def restore(
-        self, parts: Sequence[NormalMixture | MultivariateNormalMixture]
-    ) -> NormalMixture | MultivariateNormalMixture:
-        """Return mixtures of standardized columns in the original units, as one batch."""
-        weights, means = (torch.cat([getattr(p, name) for p in parts]) for name in ("weights", "means"))
-        mean, scale = self.mean.to(means.device), self.scale.to(means.device)
-        first = parts[0]
-        if isinstance(first, NormalMixture):
-            scales = scale * torch.cat([p.scales for p in parts])  # type: ignore[union-attr]
-            return NormalMixture(weights, mean + scale * means, scales)
-        variances = scale.square() * torch.cat([p.covariance_kind.values for p in parts])  # type: ignore[union-attr]
-        return MultivariateNormalMixture(weights, mean + scale * means, first.covariance_kind.like(variances))
+    def restore(self, p: NormalMixture | MultivariateNormalMixture) -> NormalMixture | MultivariateNormalMixture:
+        """Return mixtures of standardized columns in the original units."""
+        mean, scale = self.mean.to(p.device), self.scale.to(p.device)
+        if isinstance(p, NormalMixture):
+            return p.affine(mean, scale)
+        variances = scale.square() * p.covariance_kind.values
+        return MultivariateNormalMixture(p.weights, mean + scale * p.means, Diagonal(variances))
 
 
 def _on_cpu(x: Any) -> Any:
@@ -291,7 +282,3 @@ def _on_cpu(x: Any) -> Any:
 def _cpu_by_default() -> AbstractContextManager:
     """Return a context in which new tensors are on the CPU; nothing to do, and to pay for, if they are anyway."""
     return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
-
-
-def _cast(x: Tensor, form: Form) -> Tensor:
-    return x.to(form.device, form.dtype)
