@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
 
 from cramix.checks import check_choice, check_finite, check_integer, check_number
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.nn.initialization import Initialization, initialization_from_targets, standard_initialization
+from cramix.nn.parametrization import mixture_parameters
 from cramix.nn.spread import SPREADS
 
 # Factor on the initial weights of the linear layer: an untrained head hardly depends on its features.
@@ -126,14 +126,14 @@ class MixtureHead(nn.Module):
         """Return the mixtures of unconstrained numbers `(*batch, k (1 + d + n_free))`."""
         k, d, n_free = self.n_components, self.event_dim, self.spread.n_free
         logits, means, spreads = outputs.split([k, k * d, k * n_free], -1)
-        weights = logits.softmax(-1)
-        means = self.center + self.unit * means.unflatten(-1, (k, d))
         spreads = spreads.unflatten(-1, (k, n_free))
         if d == 1:
-            scales = (self.unit * (self.least + softplus(spreads)))[..., 0]
-            return NormalMixture(weights, means.squeeze(-1), scales, validate_args=self.validate_args)
+            weights, means, scales = mixture_parameters(logits, means, spreads[..., 0], min_scale=self.least)
+            means, scales = self.center + self.unit * means, self.unit * scales
+            return NormalMixture(weights, means, scales, validate_args=self.validate_args)
+        means = self.center + self.unit * means.unflatten(-1, (k, d))
         covariances = self.spread.covariances(spreads, self.least, self.unit)
-        return MultivariateNormalMixture(weights, means, covariances, validate_args=self.validate_args)
+        return MultivariateNormalMixture(logits.softmax(-1), means, covariances, validate_args=self.validate_args)
 
     @torch.no_grad()
     def _initialize(self, start: Initialization) -> None:
