@@ -92,7 +92,7 @@ class SphericalSpread(Spread):
 class LowRankSpread(Spread):
     """A scale for each coordinate, and a few directions in which there is more: covariances `D + V V^T`."""
 
-    name = "low-rank"
+    name = "low_rank"
 
     @property
     def n_free(self) -> int:
@@ -101,7 +101,7 @@ class LowRankSpread(Spread):
 
     def free(self, scales: Tensor) -> Tensor:
         """Begin without further directions, but not at zero, where all of them would move alike."""
-        signs = torch.ones(self.rank, self.dim, dtype=scales.dtype)
+        signs = scales.new_ones(self.rank, self.dim)
         signs.view(-1)[1::2] = -1
         return torch.cat((POSITIVE.unconstrain(scales), (0.1 * scales * signs).flatten()))
 
