@@ -10,7 +10,7 @@ from cramix.distance.lp import lp_distance
 from cramix.distance.sliced import sliced_cramer_distance
 from cramix.distance.spherical import spherical_cramer_squared
 from cramix.distance.wasserstein import sliced_wasserstein, wasserstein
-from cramix.fitting import ConvergenceWarning, FitResult, Selection, compress, fit, select
+from cramix.fitting import FitResult, Selection, compress, fit, select
 from cramix.heads import MixtureHead, MixtureTensors
 from cramix.io import load, save
 from cramix.loss import (
@@ -32,7 +32,8 @@ from cramix.loss import (
 from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
 
 if TYPE_CHECKING:
-    from cramix.estimator import CramerMixture
+    from cramix.estimators import CramerMixture
+    from cramix.fitting import ConvergenceWarning
     from cramix.regressor import MixtureRegressor
 
 __version__ = "0.1.0"
@@ -86,8 +87,12 @@ if find_spec("sklearn"):
 
 def __getattr__(name: str) -> Any:
     """Load what needs scikit-learn when it is asked for."""
+    if name == "ConvergenceWarning":
+        from cramix.fitting import ConvergenceWarning
+
+        return ConvergenceWarning
     if name == "CramerMixture":
-        from cramix.estimator import CramerMixture
+        from cramix.estimators import CramerMixture
 
         return CramerMixture
     if name == "MixtureRegressor":
