@@ -11,7 +11,7 @@ from torch import Tensor
 from cramix.data import ring_line_square
 from cramix.distance.sliced import sliced_cramer_distance
 from cramix.fitting import METHODS, FitResult
-from cramix.fitting.door import solve
+from cramix.fitting.api import Options, solve
 
 COMPONENTS = 10
 
@@ -41,5 +41,7 @@ def run(seed: int = 0, say: Callable[[str], None] = lambda text: None) -> Contes
     results = {}
     for name in METHODS:
         say(name)
-        results[name] = solve(x, COMPONENTS, method=name, generator=torch.Generator().manual_seed(seed))
+        results[name] = solve(
+            x, COMPONENTS, name, Options(generator=torch.Generator().manual_seed(seed))
+        )
     return Contest(x, results)

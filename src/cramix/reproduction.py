@@ -10,9 +10,8 @@ from torch import Tensor
 
 from cramix.distance.sliced import sliced_cramer_squared
 from cramix.fitting import METHODS
-from cramix.fitting.descending import Descent
-from cramix.fitting.descent import found_at
-from cramix.fitting.door import conclude, prepare
+from cramix.fitting.api import Options, conclude, prepare
+from cramix.fitting.descent import Iterate, solution_at
 from cramix.fitting.paper import PaperDescent
 from cramix.fitting.problem import Method, Problem
 from cramix.mixture import MultivariateNormalMixture
@@ -72,7 +71,7 @@ def _descent(x: Tensor, name: str, seed: int) -> tuple[Run, Run]:
     method = METHODS[name]()
     assert isinstance(method, PaperDescent), "the methods of the paper are descents"
     problem = _problem(x, method, seed)
-    seconds, steps, ways = 0.0, 0, list[tuple[Descent, Place]]()
+    seconds, steps, ways = 0.0, 0, list[tuple[Iterate, Place]]()
     with torch.no_grad():
         for place, spent in _timed(problem, method):
             seconds += spent
@@ -80,13 +79,13 @@ def _descent(x: Tensor, name: str, seed: int) -> tuple[Run, Run]:
                 ways.append((place, _losses(x, steps, _mixture(problem, place))))
             steps += place.step > 0 or steps == 0
         last, end = ways[-1]
-        mixture = conclude(problem, found_at(last)).mixture
+        mixture = conclude(problem, solution_at(last)).mixture
         begin = _mixture(problem, ways[0][0])
     way = tuple(place for _, place in ways)
     return Run(seed, INIT, begin, way[0], 0.0, ()), Run(seed, name, mixture, end, seconds, way)
 
 
-def _timed(problem: Problem, method: PaperDescent) -> Iterator[tuple[Descent, float]]:
+def _timed(problem: Problem, method: PaperDescent) -> Iterator[tuple[Iterate, float]]:
     """Yield the places of a descent with the time that each took."""
     began = problem.history.seconds
     for _, place in method.descents(problem):
@@ -99,15 +98,16 @@ def _ours(x: Tensor, seed: int) -> Run:
     problem = _problem(x, method, seed)
     with torch.no_grad():
         result = conclude(problem, method.run(problem))
-    return Run(seed, OURS, result.mixture, _losses(x, result.iterations, result.mixture), result.seconds, ())
+    return Run(seed, OURS, result.mixture, _losses(x, result.n_iter, result.mixture), result.seconds, ())
 
 
 def _problem(x: Tensor, method: Method, seed: int) -> Problem:
     generator = torch.Generator().manual_seed(seed)
-    return prepare(x, COMPONENTS, method, generator=generator)
+    reg_covar = 1e-6 if isinstance(method, PaperDescent) else None
+    return prepare(x, COMPONENTS, method, Options(reg_covar=reg_covar, generator=generator))
 
 
-def _mixture(problem: Problem, place: Descent) -> MultivariateNormalMixture:
+def _mixture(problem: Problem, place: Iterate) -> MultivariateNormalMixture:
     scale = torch.diag(problem.units.scale)
     return place.mixture().affine(scale, problem.units.centre)
 

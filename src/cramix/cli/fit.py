@@ -49,10 +49,10 @@ def fit(
     weights: Annotated[
         str | None, typer.Option("--weights", metavar="COLUMN", help="Column with the weights of the rows.")
     ] = None,
-    floor: Annotated[
-        float,
-        typer.Option("--floor", help="Added to every variance, as a part of the data's; more keeps from collapse."),
-    ] = 1e-6,
+    reg_covar: Annotated[
+        float | None,
+        typer.Option("--reg-covar", help="Added to every variance. By default 1e-6 of the variance of each column."),
+    ] = None,
     drop_missing: DropMissing = False,
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")] = False,
@@ -75,11 +75,11 @@ def fit(
             table.rows,
             k,
             method=method,
-            covariances=covariance.value,
-            weights=table.weights,
-            floor=floor,
+            covariance_type=covariance.value,
+            sample_weight=table.weights,
+            reg_covar=reg_covar,
             generator=torch.Generator().manual_seed(seed),
-            progress=lambda step: say(f"{step.name}, {step.components} components"),
+            progress=lambda step: say(f"{step.name}, {step.n_components} components"),
         )
     if out is not None:
         cramix.save(result.mixture, out, names=table.names)

@@ -1,5 +1,5 @@
-"""The scikit-learn estimator."""
+"""scikit-learn estimators."""
 
-from cramix.estimator.mixture import CramerMixture, MixtureWarning
+from cramix.estimators.mixture import CramerMixture
 
-__all__ = ["CramerMixture", "MixtureWarning"]
+__all__ = ["CramerMixture"]

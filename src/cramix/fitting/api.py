@@ -18,6 +18,7 @@ from cramix.fitting.kmeans import HardAssignment
 from cramix.fitting.merge import MergeDown
 from cramix.fitting.paper import GradientLikelihood, SlicedCramer, SlicedCramerThenLikelihood
 from cramix.fitting.problem import (
+    NO_ITERATIONS,
     OUT_OF_ITERATIONS,
     ROWS,
     History,
@@ -159,7 +160,7 @@ def conclude(problem: Problem, solution: Solution, *, refuse_collapse: bool = Fa
     """
     family, units, (weights, means, covariances) = problem.family, problem.units, solution.components
     narrow = collapsed(problem, solution)
-    if refuse_collapse and bool(narrow.any()) and solution.reason != OUT_OF_ITERATIONS:
+    if refuse_collapse and bool(narrow.any()) and solution.reason not in (OUT_OF_ITERATIONS, NO_ITERATIONS):
         raise ValueError(ILL_DEFINED)
     kind = family.kind(family.stretched(covariances, units.scale))
     mixture = MultivariateNormalMixture(weights, units.centre + units.scale * means, kind, validate_args=False)

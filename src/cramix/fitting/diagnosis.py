@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from cramix.fitting.problem import OUT_OF_ITERATIONS, Problem, Solution, moments, outlying
+from cramix.fitting.problem import NO_ITERATIONS, OUT_OF_ITERATIONS, Problem, Solution, moments, outlying
 
 # A larger relative floor of variances keeps components from collapsing.
 NARROW = 1e-4
@@ -62,7 +62,7 @@ def warnings_of(problem: Problem, solution: Solution, narrow: Tensor) -> Iterato
         yield f"{of} have collapsed: apart from reg_covar they have no variance in some direction. " + _cause(
             problem, solution, narrow
         )
-    if not solution.converged:
+    if not solution.converged and solution.reason != NO_ITERATIONS:
         stopped = f"{_NOT_CONVERGED}. "
         if solution.reason == OUT_OF_ITERATIONS:
             stopped += "Try different init parameters, or increase max_iter, tol, or check for degenerate data."

@@ -12,7 +12,7 @@ from torch import Tensor
 from cramix.checks import check_integer, check_number
 from cramix.fitting.families import Prior
 from cramix.fitting.features import Data
-from cramix.fitting.problem import OUT_OF_ITERATIONS, Components, Method, Problem, Solution
+from cramix.fitting.problem import NO_ITERATIONS, OUT_OF_ITERATIONS, Components, Method, Problem, Solution
 from cramix.fitting.starts import draw_starts
 
 # The longest first extrapolation in steps, the factor by which that limit grows after a gain and shrinks after a loss,
@@ -36,15 +36,28 @@ class Outcome(NamedTuple):
             log_likelihood=torch.cat([outcome.log_likelihood for outcome in outcomes]),
         )
 
-    def best(self) -> Tensor:
-        """Return the sums of the most likely fit, `(1, k, F)`."""
-        return self.sums[self.log_likelihood.argmax()].unsqueeze(0)
+    def best(self, rounding: float = 0.0) -> Tensor:
+        """Return the sums of the most likely fit, `(1, k, F)`; the first of those that differ by `rounding` at most."""
+        likely = self.log_likelihood >= self.log_likelihood.max() - rounding
+        return self.sums[likely.to(torch.uint8).argmax()].unsqueeze(0)
 
     def solution(self, problem: Problem) -> Solution:
         """Return the most likely fit as the solution of a problem."""
-        reason = "the log likelihood gains less than tol" if self.converged else OUT_OF_ITERATIONS
+        stopped = OUT_OF_ITERATIONS if self.n_iter else NO_ITERATIONS
+        reason = "the log likelihood gains less than tol" if self.converged else stopped
         components = Components(*problem.family.parameters(self.best().squeeze(0)))
         return Solution(components, self.converged, reason, self.n_iter)
+
+
+def settled(data: Data, outcome: Outcome, tol: float) -> Outcome:
+    """Return an outcome that ran out of iterations as converged if the last step of the best fit gained less than tol.
+
+    A fit that is continued one iteration at a time shows that way when it is done.
+    """
+    if outcome.converged or not outcome.n_iter:
+        return outcome
+    _, likelihood = data.step(outcome.best())
+    return outcome._replace(converged=bool(likelihood - outcome.log_likelihood.max() < tol))
 
 
 def maximize(
@@ -171,5 +184,4 @@ class ExpectationMaximization(Method):
         if not self.max_iter:
             _, likelihood = problem.data.step(sums)
             outcome = outcome._replace(log_likelihood=likelihood)
-            watch(likelihood.max().item())
-        return outcome.solution(problem)
+        return settled(problem.data, outcome, self.tol).solution(problem)

@@ -38,8 +38,8 @@ PLACING, _SETTLING, _CHOOSING = 20, 5, 30
 _FAR = 50.0
 # Fits of either kind in a round.
 _BATCH = 4
-# Mean log likelihoods that differ by less belong to the same optimum.
-_SAME = 1e-3
+# Mean log likelihoods that differ by less belong to the same optimum, and are the same up to rounding in float32.
+_SAME, _ROUNDING = 1e-3, 1e-6
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class MergeDown(Method):
         some = self._some(problem)
         fits = self.search(problem, data.like(some, _dtype(data)))
         some_data = data if some is None else data.like(some)
-        outcome = self._polished(problem, some_data, fits.best())
+        outcome = self._polished(problem, some_data, fits.best(_ROUNDING))
         if data.covariances is None and _has_collapsed(problem.family, outcome.sums):
             outcome = self._polished(problem, some_data, best_sound(some_data, fits))
         if some is not None:

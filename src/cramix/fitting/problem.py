@@ -24,8 +24,8 @@ ROWS = 1 << 16
 _FAR, _FARTHEST = 30, 1e5
 # The least variance, relative to that of the data, that float64 resolves.
 _LEAST_FLOOR = 1e-12
-# The reason of a method that stops before it has converged.
-OUT_OF_ITERATIONS = "max_iter was reached"
+# Reasons to stop before a method has converged: all steps are taken, or none was asked for.
+OUT_OF_ITERATIONS, NO_ITERATIONS = "max_iter was reached", "max_iter is 0"
 
 
 class Units(NamedTuple):

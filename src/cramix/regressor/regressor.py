@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_choice, check_integer, check_number
-from cramix.estimator.arrays import distinct, read_weights
-from cramix.estimator.progress import progress_bar
+from cramix.estimators.inputs import distinct, read_sample_weight
+from cramix.estimators.progress import progress_bar
 from cramix.heads.start import moments
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.regressor.networks import Networks
@@ -112,7 +112,7 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         features, targets = torch.from_numpy(np.array(X)), torch.from_numpy(np.array(y, dtype=np.float64))
         self._target_shape = tuple(targets.shape[1:])
         targets = targets.reshape(len(targets), -1)
-        weights = read_weights(sample_weight, features)
+        weights = read_sample_weight(sample_weight, features)
         rows, weights = distinct(torch.cat((features, targets), -1), weights)
         features, targets = rows[:, : features.shape[1]], rows[:, features.shape[1] :]
         weights = weights / weights.mean()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from cramix.fitting.optimizers import require_lion
+from cramix.fitting.learning_rates import require_lion
 from cramix.rl.settings import Settings
 
 
