@@ -56,7 +56,7 @@ def test_split_components_are_put_together() -> None:
 def test_one_component_is_a_stationary_point_of_the_distance() -> None:
     mixture = hundred(2, seed=4)
     scale, zero = torch.diag(1 / mixture.variance.sqrt()), torch.zeros(2, dtype=D)
-    mixture, small = (p.affine(scale, zero) for p in (mixture, compress(mixture, 1, tolerance=1e-12)))
+    mixture, small = (p.affine(scale, zero) for p in (mixture, compress(mixture, 1, tol=1e-12)))
     means, roots = small.means.clone().requires_grad_(), torch.linalg.cholesky(small.covariances).requires_grad_()
     moved = MultivariateNormalMixture(small.weights, means, roots @ roots.mT)
     squared = sliced_cramer_distance(moved, mixture).square()
@@ -87,7 +87,7 @@ def test_units_do_not_matter() -> None:
 def test_too_many_for_all_pairs() -> None:
     """Then a fit of the likelihood gives the start."""
     mixture = kde(800, 8, seed=7)
-    small = compress(mixture, 10, tolerance=1e-6)
+    small = compress(mixture, 10, tol=1e-6)
     assert sliced_cramer_distance(small, mixture) < 0.05
     torch.testing.assert_close(small.mean, mixture.mean, rtol=0, atol=0.1)
 

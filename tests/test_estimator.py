@@ -130,7 +130,7 @@ def test_the_least_bic_is_at_the_true_number() -> None:
 
 def test_clones_pickles_and_joblib_files_are_equal(tmp_path: Any) -> None:
     x = data()
-    model = CramerMixture(3, random_state=0, method=ExpectationMaximization(starts=2)).fit(x)
+    model = CramerMixture(3, random_state=0, method=ExpectationMaximization(n_init=2)).fit(x)
     joblib.dump(model, tmp_path / "model")
     for copy in (pickle.loads(pickle.dumps(model)), joblib.load(tmp_path / "model"), clone(model).fit(x)):
         assert copy.get_params() == model.get_params()
@@ -279,11 +279,11 @@ def test_a_warm_start_goes_on() -> None:
 def test_settings_reach_the_method() -> None:
     x = data()
     model = CramerMixture(3, tol=1e-2, max_iter=7, n_init=2)
-    assert model._chosen_method(None) == (MergeDown(starts=16, tolerance=1e-2, max_iterations=7), 1)
+    assert model._chosen_method(None) == (MergeDown(n_init=16, tol=1e-2, max_iter=7), 1)
     model.set_params(method="em")
-    assert model._chosen_method(None) == (ExpectationMaximization(starts=2, tolerance=1e-2, max_iterations=7), 1)
-    model.set_params(method=MergeDown(starts=1), tol=None, max_iter=None)
-    assert model._chosen_method(None) == (MergeDown(starts=1), 2)
+    assert model._chosen_method(None) == (ExpectationMaximization(n_init=2, tol=1e-2, max_iter=7), 1)
+    model.set_params(method=MergeDown(n_init=1), tol=None, max_iter=None)
+    assert model._chosen_method(None) == (MergeDown(n_init=1), 2)
     # Run twice by us, the best of both.
     best = model.set_params(random_state=3).fit(x).lower_bound_
     assert best >= model.set_params(n_init=1).fit(x).lower_bound_
@@ -333,7 +333,7 @@ def test_settings_reach_gradient_descent() -> None:
         3, objective="nll", optimizer="adam", tol=1e-3, max_iter=7, n_init=2, batch_size=9, learning_rate=rates
     )
     wanted = GradientDescent(
-        objective="nll", optimizer="adam", tolerance=1e-3, steps=7, batch_size=9, learning_rate=rates
+        objective="nll", optimizer="adam", tol=1e-3, max_iter=7, batch_size=9, learning_rate=rates
     )
     assert model._chosen_method(None) == (wanted, 2)
     assert CramerMixture(objective="cramer")._chosen_method(None) == (GradientDescent(objective="cramer"), 1)

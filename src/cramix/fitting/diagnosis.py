@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from cramix.fitting.problem import NO_ITERATIONS, OUT_OF_ITERATIONS, Problem, Solution, moments, outlying
+from cramix.fitting.problem import NO_ITERATIONS, OUT_OF_ITERATIONS, Problem, Solution, constant, moments, outlying
 
 # A larger relative floor of variances keeps components from collapsing.
 NARROW = 1e-4
@@ -77,9 +77,9 @@ def _cause(problem: Problem, solution: Solution, narrow: Tensor) -> str:
     if not target.only_points:
         return "The target has components as narrow as that. Use fewer components, or increase reg_covar."
     n, d = _distinct(target.means), target.dim
-    constant = _listed(_constant(problem))
-    if constant:
-        return f"Columns {constant} are constant. Drop them." if "," in constant else f"Column {constant} is constant. Drop it."
+    same = _listed(constant(target, *moments(target)))
+    if same:
+        return f"Columns {same} are constant. Drop them." if "," in same else f"Column {same} is constant. Drop it."
     far = _listed(outlying(target))
     if far:
         columns = f"Columns {far} have" if "," in far else f"Column {far} has"
@@ -108,12 +108,6 @@ def _few_samples(problem: Problem, solution: Solution, narrow: Tensor) -> str:
     if repeated:
         return f"They cover {points}, which the data repeat. Use fewer components, or increase reg_covar."
     return f"They cover {points} each. Use fewer components, or increase reg_covar."
-
-
-def _constant(problem: Problem) -> Tensor:
-    """Return which columns do not vary beyond rounding, `(d,)`."""
-    centre, variance = moments(problem.target)
-    return variance <= (16 * torch.finfo(problem.target.means.dtype).eps * centre.abs()).square()
 
 
 def _dependent(problem: Problem) -> bool:

@@ -163,8 +163,12 @@ def standard_units(target: MultivariateNormalMixture, family: type[Family]) -> U
         variance = torch.where(outliers, torch.maximum(middle.square(), variance / _FARTHEST**2), variance)
     if family is SphericalFamily:
         variance = variance.mean().expand_as(variance)
-    rounding = (16 * torch.finfo(target.means.dtype).eps * centre.abs()).square()
-    return Units(centre, torch.where(variance > rounding, variance, 1).sqrt())
+    return Units(centre, torch.where(constant(target, centre, variance), 1, variance).sqrt())
+
+
+def constant(target: MultivariateNormalMixture, centre: Tensor, variance: Tensor) -> Tensor:
+    """Return which coordinates do not vary beyond rounding, `(d,)`, given their means and variances."""
+    return variance <= (64 * torch.finfo(target.means.dtype).eps * centre.abs()).square()
 
 
 def moments(target: MultivariateNormalMixture) -> tuple[Tensor, Tensor]:
