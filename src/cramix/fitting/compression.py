@@ -104,21 +104,26 @@ def merge_greedily(mixture: MultivariateNormalMixture, k: int) -> MultivariateNo
         tensor([[0.0000, 0.5000],
                 [9.0000, 9.0000]])
     """
-    weights, means, covariances = (
-        x.detach().double().cpu().numpy() for x in (mixture.weights, mixture.means, mixture.covariances)
-    )
-    parts = _Parts(weights, means, covariances)
-    parts.merge_down_to(k)
-    return _of_groups(mixture, weights, means, covariances, parts.group)
+    merging = GreedyMerge(mixture)
+    merging.merge_down_to(k)
+    return merging.mixture()
 
 
-class _Parts:
-    """Components in coordinates in which the mixture has the identity as its covariance; they are the last axis.
+class GreedyMerge:
+    """The state of a greedy merge: components in coordinates in which the mixture has the identity as its covariance.
 
-    Costs do not depend on coordinates. `group` is the component into which each original component has been merged.
+    Components are the last axis of arrays. Costs do not depend on coordinates. `group` is the component into which each
+    original component has been merged.
+
+    Args:
+        mixture: of any kind, without batch.
     """
 
-    def __init__(self, weights: np.ndarray, means: np.ndarray, covariances: np.ndarray) -> None:
+    def __init__(self, mixture: MultivariateNormalMixture) -> None:
+        self._original = mixture
+        self._arrays = weights, means, covariances = tuple(
+            x.detach().double().cpu().numpy() for x in (mixture.weights, mixture.means, mixture.covariances)
+        )
         # Components without weight are merged first and at no cost, but need a location until then.
         self.weights = np.maximum(weights / weights.sum(), np.finfo(float).tiny)
         offsets = means - self.weights @ means
@@ -182,6 +187,22 @@ class _Parts:
         each = self.weights * self.log_determinants
         return runnalls_cost(total * _log_determinants(merged), each[i], each)
 
+    def mixture(self) -> MultivariateNormalMixture:
+        """Return the mixture with one component per group, which has its moments, in the order of first members."""
+        weights, means, covariances = self._arrays
+        _, group = np.unique(self.group, return_inverse=True)
+        member = np.equal.outer(np.arange(group.max() + 1), group)  # (k, n)
+        shares = member * np.maximum(weights, np.finfo(float).tiny)
+        shares /= shares.sum(1, keepdims=True)
+        centre = weights @ means / weights.sum()  # far from the origin squares would lose digits
+        centres = shares @ (means - centre)
+        offsets = means - centre - centres[group]
+        each = covariances + offsets[:, :, None] * offsets[:, None, :]
+        d = means.shape[1]
+        merged = (shares @ each.reshape(len(each), -1)).reshape(-1, d, d)
+        found = member @ weights / weights.sum(), centre + centres, 0.5 * (merged + np.swapaxes(merged, -1, -2))
+        return MultivariateNormalMixture(*(torch.from_numpy(x).to(self._original.means) for x in found))
+
 
 def _whitening(covariance: np.ndarray) -> np.ndarray:
     """Return W `(d, r)` for which `W^T C W` is the identity, in the r directions in which there is variance."""
@@ -205,26 +226,3 @@ def _log_determinants(matrices: np.ndarray) -> np.ndarray:
         column = matrices[a + 1 :, a]
         matrices[a + 1 :, a + 1 :] -= column[:, None] * (column / pivot)
     return total
-
-
-def _of_groups(
-    mixture: MultivariateNormalMixture,
-    weights: np.ndarray,
-    means: np.ndarray,
-    covariances: np.ndarray,
-    group: np.ndarray,
-) -> MultivariateNormalMixture:
-    """Return the mixture with one component per group, which has its moments, in the order of their first members."""
-    _, group = np.unique(group, return_inverse=True)
-    member = np.equal.outer(np.arange(group.max() + 1), group)  # (k, n)
-    shares = member * np.maximum(weights, np.finfo(float).tiny)
-    shares /= shares.sum(1, keepdims=True)
-    centre = weights @ means / weights.sum()  # far from the origin squares would lose digits
-    located = shares @ (means - centre)
-    offsets = means - centre - located[group]
-    each = covariances + offsets[:, :, None] * offsets[:, None, :]
-    d = means.shape[1]
-    merged = (shares @ each.reshape(len(each), -1)).reshape(-1, d, d)
-    found = member @ weights / weights.sum(), centre + located, 0.5 * (merged + np.swapaxes(merged, -1, -2))
-    new_weights, new_means, new_covariances = (torch.from_numpy(x).to(mixture.means) for x in found)
-    return MultivariateNormalMixture(new_weights, new_means, new_covariances)
