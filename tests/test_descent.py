@@ -103,7 +103,9 @@ def test_weights_of_zero_and_flat_covariances_have_free_tensors() -> None:
     for name in FAMILIES:
         chart = Parametrization(FAMILIES[name](2, 1e-6))
         spread = {"full": (2, 2, 2), "tied": (2, 2), "diag": (2, 2), "spherical": (2,)}[name]
-        free = chart.unconstrained(Components(torch.tensor([0.0, 1.0], dtype=D), torch.zeros(2, 2, dtype=D), torch.zeros(spread, dtype=D)))
+        free = chart.unconstrained(
+            Components(torch.tensor([0.0, 1.0], dtype=D), torch.zeros(2, 2, dtype=D), torch.zeros(spread, dtype=D))
+        )
         assert all(x.isfinite().all() for x in free)
         assert torch.linalg.eigvalsh(chart.mixture(free).covariances).max() < 1.1e-6
 
@@ -221,7 +223,9 @@ def test_gradients_of_batches_have_no_bias(objective: type[Objective]) -> None:
     p = problem(samples(truth("full", 2), 30), weights=w)
     chart = Parametrization(p.family)
     wide = torch.tensor([[[1.0, 0.3], [0.3, 0.5]], [[0.6, -0.2], [-0.2, 0.8]]], dtype=D)
-    free = chart.unconstrained(Components(torch.tensor([0.3, 0.7], dtype=D), torch.tensor([[-0.5, 0.0], [0.3, 0.6]], dtype=D), wide))
+    free = chart.unconstrained(
+        Components(torch.tensor([0.3, 0.7], dtype=D), torch.tensor([[-0.5, 0.0], [0.3, 0.6]], dtype=D), wide)
+    )
     whole, batches = objective(p), objective(p, 5)
     assert batches.random
     assert not whole.random
@@ -363,7 +367,10 @@ def test_learning_rates_of_lbfgs_scale_the_groups() -> None:
     gradients = torch.autograd.grad(objective(chart.components(leaves)), leaves)
     rates = Rates(1.0, 0.1, 0.01)
     first, second = itertools.islice(descend(chart, start, objective, "lbfgs", rates, 2), 2)
-    moved = [(b - a) / (rate**2 * g) for a, b, g, rate in zip(first.unconstrained, second.unconstrained, gradients, rates, strict=True)]
+    moved = [
+        (b - a) / (rate**2 * g)
+        for a, b, g, rate in zip(first.unconstrained, second.unconstrained, gradients, rates, strict=True)
+    ]
     length = moved[1].median()
     assert length < 0
     for ratio in moved:
@@ -426,7 +433,8 @@ def test_a_mixture_on_the_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [GradientDescent(), GradientDescent("likelihood"), GradientDescent("likelihood", "adam", max_iter=60, tol=0)]
+    "method",
+    [GradientDescent(), GradientDescent("likelihood"), GradientDescent("likelihood", "adam", max_iter=60, tol=0)],
 )
 def test_same_seed_same_fit_whatever_the_global_one(method: GradientDescent) -> None:
     x = samples(truth("full", 2), 150, seed=22).float()

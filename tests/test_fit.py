@@ -454,7 +454,11 @@ def test_reg_covar_zero_refuses_a_singular_fit() -> None:
         (lambda x: torch.cat([x, torch.tensor([[1e10, 0.0]], dtype=D)]), 2, "Column 0 has outliers.* Remove or clip"),
         (lambda x: x[:12], 12, "They cover one point each. Use fewer components"),
         (lambda x: torch.cat([x, 30 * torch.ones(50, 2, dtype=D)]), 4, "one point, which the data repeat. Use fewer"),
-        (lambda x: torch.randn(4, 6, generator=torch.Generator().manual_seed(1), dtype=D), 1, "4 distinct samples in 6"),
+        (
+            lambda x: torch.randn(4, 6, generator=torch.Generator().manual_seed(1), dtype=D),
+            1,
+            "4 distinct samples in 6",
+        ),
     ],
 )
 def test_a_warning_names_the_cause_of_a_collapse(change: Callable, k: int, match: str) -> None:

@@ -91,7 +91,9 @@ def test_all_kinds_and_dimensions_with_weights_in_float32(method: Method, d: int
         for seed in (0, 1):
             torch.manual_seed(seed)
             np.random.seed(seed)  # noqa: NPY002, whoever looks at the global one
-            results.append(fit(x, 3, method=method, covariance_type=name, sample_weight=weights, generator=generator(2)))
+            results.append(
+                fit(x, 3, method=method, covariance_type=name, sample_weight=weights, generator=generator(2))
+            )
     first, second = results
     assert valid(first.mixture)
     assert first.mixture.means.dtype == torch.float32
@@ -330,7 +332,9 @@ def test_the_flow_follows_the_gradient_of_the_likelihood(name: str) -> None:
     # A number that stands for two directions has the sum of their derivatives; one matrix for all feels all masses.
     directions = 2 if name == "spherical" else 1
     masses = torch.ones(()) if name == "tied" else weights.view(-1, *(1,) * (kind.ndim - 1))
-    torch.testing.assert_close((after.covariances - kind) / h, -4 * at_values / masses / directions, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        (after.covariances - kind) / h, -4 * at_values / masses / directions, rtol=1e-4, atol=1e-6
+    )
 
 
 def test_the_likelihood_rises_along_the_flow() -> None:
@@ -385,9 +389,7 @@ def test_bad_settings(settings: object, match: str) -> None:
         settings()  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(
-    ("method", "module", "extra"), [("sc2", "lion_pytorch", "lion")]
-)
+@pytest.mark.parametrize(("method", "module", "extra"), [("sc2", "lion_pytorch", "lion")])
 def test_a_missing_package_is_named(method: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=rf"pip install 'cramix\[{extra}\]'"):

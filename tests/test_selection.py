@@ -89,7 +89,9 @@ def test_samples_without_weight_are_in_no_fold() -> None:
     )
     assert with_others.keys() == alone.keys()
     assert all(np.isfinite([score.mean, score.error]).all() for score in with_others.values())
-    with pytest.raises(ValueError, match="folds must be 0, or at least 2 and leave 5 samples to fit; got 2 for 8 samples"):
+    with pytest.raises(
+        ValueError, match="folds must be 0, or at least 2 and leave 5 samples to fit; got 2 for 8 samples"
+    ):
         select(x, [5], sample_weight=weights, folds=2)
 
 
@@ -112,7 +114,10 @@ def test_same_seed_same_choice_and_progress_is_shown() -> None:
         ({"n_components": [0, 1]}, "n_components must be an integer >= 1; got 0"),
         ({"n_components": [2, 30]}, "n_components must be at most the number of samples with a weight, 20; got 30"),
         ({"n_components": [2], "folds": 1}, "folds must be 0, or at least 2"),
-        ({"n_components": [15], "folds": 2}, "folds must be 0, or at least 2 and leave 15 samples to fit; got 2 for 20"),
+        (
+            {"n_components": [15], "folds": 2},
+            "folds must be 0, or at least 2 and leave 15 samples to fit; got 2 for 20",
+        ),
         ({"n_components": [2], "covariance_type": "round"}, "covariance_type must be one of"),
     ],
 )
@@ -130,7 +135,9 @@ def test_a_mixture_has_no_held_out_samples() -> None:
 
 
 def test_the_default_numbers_are_one_to_ten() -> None:
-    assert list(select(blobs(60, 2), folds=0, generator=torch.Generator().manual_seed(10)).results) == list(range(1, 11))
+    assert list(select(blobs(60, 2), folds=0, generator=torch.Generator().manual_seed(10)).results) == list(
+        range(1, 11)
+    )
 
 
 def test_samples_without_axis_give_univariate_mixtures() -> None:

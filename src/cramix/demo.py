@@ -41,7 +41,5 @@ def run(seed: int = 0, say: Callable[[str], None] = lambda text: None) -> Contes
     results = {}
     for name in METHODS:
         say(name)
-        results[name] = solve(
-            x, COMPONENTS, name, Options(generator=torch.Generator().manual_seed(seed))
-        )
+        results[name] = solve(x, COMPONENTS, name, Options(generator=torch.Generator().manual_seed(seed)))
     return Contest(x, results)

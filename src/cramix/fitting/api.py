@@ -209,6 +209,7 @@ def _start(start: object, n_components: int, target: Target) -> str | Multivaria
     if start.batch_shape or start.n_components != n_components or dim != target.mixture.dim:
         raise ValueError(
             f"init_params must be a mixture of {n_components} components in {target.mixture.dim} dimensions; got one "
-            f"of {start.n_components} in {dim}" + (f", of batch shape {tuple(start.batch_shape)}." if start.batch_shape else ".")
+            f"of {start.n_components} in {dim}"
+            + (f", of batch shape {tuple(start.batch_shape)}." if start.batch_shape else ".")
         )
     return in_coordinates(start)

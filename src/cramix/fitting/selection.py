@@ -192,4 +192,6 @@ def _check_folds(folds: int, most: int, problem: Problem) -> None:
         raise ValueError("X must be samples; got a mixture. To reduce its number of components, see compress.")
     n = len(_weighted(problem.data))
     if folds == 1 or (folds and n - -(-n // folds) < most):
-        raise ValueError(f"folds must be 0, or at least 2 and leave {most} samples to fit; got {folds} for {n} samples.")
+        raise ValueError(
+            f"folds must be 0, or at least 2 and leave {most} samples to fit; got {folds} for {n} samples."
+        )

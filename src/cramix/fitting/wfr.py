@@ -88,9 +88,7 @@ class WassersteinFisherRao(Method):
         return Solution(particles, False, OUT_OF_ITERATIONS, self.max_iter)
 
 
-def moved(
-    particles: Components, family: Family, sums: Tensor, step: float, *, learn_covariances: bool
-) -> Components:
+def moved(particles: Components, family: Family, sums: Tensor, step: float, *, learn_covariances: bool) -> Components:
     """Return the particles after a step along the flow, by sums of features over responsibilities, `(k, F)`."""
     weights, means, covariances = particles
     mass = sums[:, 0]
