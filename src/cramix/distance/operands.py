@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.checks import check_broadcast, check_floating, in_transform, plain_eager
+from cramix.checks import check_broadcast, check_floating
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
+from cramix.torch_internals import in_transform, plain_eager
 
 _CURES = {
     "MultivariateNormalMixture": "Use sliced_cramer_loss, or project.",

@@ -164,7 +164,7 @@ def conclude(problem: Problem, solution: Solution, *, refuse_collapse: bool = Fa
         raise ValueError(ILL_DEFINED)
     kind = family.kind(family.stretched(covariances, units.scale))
     mixture = MultivariateNormalMixture(weights, units.centre + units.scale * means, kind, validate_args=False)
-    samples = problem.target.only_points
+    samples = problem.target.is_empirical
     found = _in_dtype(mixture, problem.target.means.dtype)
     return FitResult(
         found.marginal(0) if problem.univariate else found,
@@ -196,7 +196,7 @@ def _in_dtype(mixture: MultivariateNormalMixture, dtype: torch.dtype) -> Multiva
 def _check_count(target: MultivariateNormalMixture, n_components: int) -> None:
     count = sum(int(part.count_nonzero()) for part in target.weights.split(ROWS))
     if n_components > count:
-        what = "samples with a weight" if target.only_points else "components of X"
+        what = "samples with a weight" if target.is_empirical else "components of X"
         raise ValueError(f"n_components must be at most the number of {what}, {count}; got {n_components}.")
 
 

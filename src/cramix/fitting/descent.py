@@ -127,13 +127,13 @@ class GradientDescent(Method):
         if self.objective == "likelihood":
             return Likelihood(problem, self.batch_size)
         bandwidth = self._bandwidth(problem) if self.bandwidth is None else self.bandwidth
-        if bandwidth and not problem.target.only_points:
+        if bandwidth and not problem.target.is_empirical:
             raise ValueError(f"bandwidth must be 0 if X is a mixture; got {bandwidth!r}.")
         return Cramer(problem, self.batch_size, self.directions, bandwidth)
 
     def _bandwidth(self, problem: Problem) -> float:
         sliced = problem.target.dim == 1 or not isinstance(self.directions, str)
-        return 0.0 if sliced or not problem.target.only_points else default_bandwidth(problem)
+        return 0.0 if sliced or not problem.target.is_empirical else default_bandwidth(problem)
 
 
 class Iterate(NamedTuple):

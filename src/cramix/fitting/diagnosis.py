@@ -74,7 +74,7 @@ def warnings_of(problem: Problem, solution: Solution, narrow: Tensor) -> Iterato
 def _cause(problem: Problem, solution: Solution, narrow: Tensor) -> str:
     """Explain a collapse, and say what helps."""
     target = problem.target
-    if not target.only_points:
+    if not target.is_empirical:
         return "The target has components as narrow as that. Use fewer components, or increase reg_covar."
     n, d = _distinct(target.means), target.dim
     same = _listed(constant(target, *moments(target)))

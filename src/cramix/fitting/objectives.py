@@ -50,7 +50,7 @@ class Batches:
         """Return data to draw a start from: the whole target, or some samples if only batches are to be read."""
         problem, n = self._problem, self._problem.target.n_components
         enough = max(_START_ROWS, 10 * problem.n_components)
-        if self.size is None or not problem.target.only_points or n <= enough:
+        if self.size is None or not problem.target.is_empirical or n <= enough:
             return problem.data
         rows, times = self._drawn(enough).unique(return_counts=True)
         return Data(problem.family, problem.units.of(problem.target.means[rows]), times.double())
@@ -67,7 +67,7 @@ class Batches:
     def _taken(self, rows: Tensor | slice, weights: Tensor) -> MultivariateNormalMixture:
         target, units = self._problem.target, self._problem.units
         means = units.of(target.means[rows])
-        if target.only_points:
+        if target.is_empirical:
             return MultivariateNormalMixture.from_samples(means, weights)
         kind = target.covariance_kind
         values = kind.values if kind.shape[-1] == 1 else kind.values[rows]
@@ -110,7 +110,7 @@ class Likelihood(Objective):
 
     def __init__(self, problem: Problem, batch_size: int | None = None) -> None:
         super().__init__(problem, batch_size)
-        if not problem.target.only_points:
+        if not problem.target.is_empirical:
             raise ValueError("The likelihood needs samples; X is a mixture. Fit it by the Cramér loss, or sample it.")
 
     def __call__(self, components: Components) -> Tensor:
@@ -189,7 +189,7 @@ class Cramer(Objective):
         )
 
     def _smoothed(self, target: MultivariateNormalMixture) -> MultivariateNormalMixture:
-        if self._kernel is None or not target.only_points:
+        if self._kernel is None or not target.is_empirical:
             return target
         return MultivariateNormalMixture(target.weights, target.means, self._kernel, validate_args=False)
 
@@ -197,7 +197,7 @@ class Cramer(Objective):
         """Return whether to subtract the self energy of the target, which is the same for all mixtures."""
         if not isinstance(self._directions, str):
             return True  # slices get it for free
-        few = _FEW_POINTS if target.only_points else _FEW_SMOOTHED if self._kernel is not None else 0
+        few = _FEW_POINTS if target.is_empirical else _FEW_SMOOTHED if self._kernel is not None else 0
         return self._target is not None and target.n_components <= few
 
 

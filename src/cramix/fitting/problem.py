@@ -109,7 +109,7 @@ class Problem:
     def data(self) -> Data:
         """Return the target in the units, for likelihoods."""
         covariances = None
-        if not self.target.only_points:
+        if not self.target.is_empirical:
             covariances = self.target.covariances.double() / self.units.scale / self.units.scale.unsqueeze(-1)
         return Data(self.family, self.units.of(self.target.means), self.target.weights.double(), covariances)
 
@@ -157,7 +157,7 @@ def standard_units(target: MultivariateNormalMixture, family: type[Family]) -> U
     samples takes its place: otherwise the floor would exceed the variances of all other samples.
     """
     centre, variance = moments(target)
-    if target.only_points:
+    if target.is_empirical:
         median, middle, outliers = _middle(target, variance)
         centre = torch.where(outliers, median, centre)
         variance = torch.where(outliers, torch.maximum(middle.square(), variance / _FARTHEST**2), variance)
@@ -179,7 +179,7 @@ def moments(target: MultivariateNormalMixture) -> tuple[Tensor, Tensor]:
         centre += w @ x.double()
     for w, x in _blocks(target):
         between += w @ (x.double() - centre).square()
-    if target.only_points:
+    if target.is_empirical:
         return centre, between
     within = target.covariances.diagonal(dim1=-2, dim2=-1).double()
     return centre, between + target.weights.double() @ within / target.weights.sum(dtype=torch.float64)

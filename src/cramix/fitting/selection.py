@@ -188,7 +188,7 @@ def _wanted(n_components: object) -> list[int]:
 
 def _check_folds(folds: int, most: int, problem: Problem) -> None:
     check_integer("folds", folds, 0)
-    if not problem.target.only_points:
+    if not problem.target.is_empirical:
         raise ValueError("X must be samples; got a mixture. To reduce its number of components, see compress.")
     n = len(_weighted(problem.data))
     if folds == 1 or (folds and n - -(-n // folds) < most):

@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.utils.weak import WeakIdKeyDictionary
 
-from cramix.checks import in_transform, plain_eager
 from cramix.distance.multivariate.exact import Known, evaluate, points_energy
 from cramix.distance.multivariate.own_term import OwnTerm
 from cramix.distance.multivariate.sides import Components, Factors, Given, Points
 from cramix.distance.multivariate.transformable import held, pulled_back, transformable_energy
 from cramix.distance.once import last_gradient
 from cramix.mixture import Factor, MultivariateNormalMixture
+from cramix.torch_internals import in_transform, plain_eager
 
 # The own energies of point sets and the own terms of mixtures met before, by the tensor of their places.
 _known: WeakIdKeyDictionary = WeakIdKeyDictionary()

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.checks import in_reach_of_numpy, numbers
 from cramix.distance.multivariate.arrays import (
     Array,
     as_like,
@@ -17,6 +16,7 @@ from cramix.distance.multivariate.arrays import (
     library,
     squared_lengths,
 )
+from cramix.torch_internals import as_numpy, shares_memory_with_numpy
 
 # Vectors shorter than this, in units of the size of the problem, have no direction.
 TINY = 1e-12
@@ -88,12 +88,12 @@ def are_small(p: Given, q: Given) -> bool:
         return False
     k = p.means.shape[1] + (0 if isinstance(q, Points) else q.means.shape[1])
     few = len(p.weights) * k * k * p.spread.shape[-1] <= _FEW and q[1].numel() <= _FEW_POINTS
-    return few and in_reach_of_numpy(*p, *(x for x in q if x is not None))
+    return few and shares_memory_with_numpy(*p, *(x for x in q if x is not None))
 
 
 def prepared(side: Given, small: bool) -> tuple[Side, Array | None]:
     """Return a side as it is computed with, NumPy's if small, in float64 but for places, and its factors if any."""
-    weights, places, spread = (numbers(x) if small and x is not None else x for x in side)
+    weights, places, spread = (as_numpy(x) if small and x is not None else x for x in side)
     weights = in_float64(weights)
     if isinstance(side, Points):
         return Points(weights, places, None if spread is None else _symmetric(spread)), None

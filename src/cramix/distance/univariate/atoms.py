@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cramix.checks import in_transform, readable
+from cramix.torch_internals import in_transform, readable
 
 # From this many points on a row is sorted by itself.
 _LONG = 1 << 13

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from cramix.checks import plain_eager
 from cramix.distance.operands import Operand
 from cramix.distance.univariate import atoms
 from cramix.distance.univariate.evaluate import Evaluation, evaluate
 from cramix.distance.univariate.plain import plain_cramer
 from cramix.distance.univariate.reduction import Share, total
+from cramix.torch_internals import plain_eager
 
 
 def differentiable_cramer(p: Operand, q: Operand, share: Share | None = None) -> Tensor:

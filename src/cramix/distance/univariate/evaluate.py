@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.checks import check_broadcast, plain_eager
+from cramix.checks import check_broadcast
 from cramix.distance.operands import Operand
 from cramix.distance.univariate.fused import evaluate_fused
 from cramix.distance.univariate.packing import packed
@@ -16,6 +16,7 @@ from cramix.distance.univariate.pairs import INV_SQRT_PI, SMALL, all_sums
 from cramix.distance.univariate.reduction import Share
 from cramix.distance.univariate.resolve import resolve
 from cramix.distance.univariate.small import evaluate_small, is_small
+from cramix.torch_internals import plain_eager
 
 
 class Evaluation(NamedTuple):

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cramix.checks import in_reach_of_numpy
 from cramix.distance.operands import Operand
 from cramix.distance.underflow import LARGEST_EXPONENT
 from cramix.distance.univariate.pairs import INV_SQRT_PI
 from cramix.distance.univariate.resolve import THRESHOLD, resolve
+from cramix.torch_internals import shares_memory_with_numpy
 
 # Pairs of all links of the chain.
 SMALL = 1 << 14
@@ -36,7 +36,7 @@ def is_small(p: Operand, q: Operand, batch: torch.Size) -> bool:
     k = p.means.shape[-1]
     if q.scales is None or q.means.shape[-1] != k or 4 * k * k * batch.numel() > SMALL:
         return False
-    return in_reach_of_numpy(*p, *q)  # type: ignore[arg-type]
+    return shares_memory_with_numpy(*p, *q)  # type: ignore[arg-type]
 
 
 @np.errstate(all="ignore")  # as torch does
