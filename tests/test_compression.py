@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from benchmarks.greedy import merge_by
 from torch import Tensor
 
 from cramix import MultivariateNormalMixture, NormalMixture, Tied, compress, density_l2_loss, sliced_cramer_distance
-from benchmarks.greedy import merge_by
 
 D = torch.float64
 

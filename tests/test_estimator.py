@@ -304,9 +304,9 @@ def test_starts_from_what_is_there() -> None:
         np.testing.assert_allclose(model.means_, means, atol=0.1)
     line = NormalMixture(torch.ones(2) / 2, torch.tensor([0.0, 5.0]), torch.ones(2))
     assert CramerMixture(2, init_params=line).fit(line.sample((99,)).unsqueeze(-1)).means_.argmax() == 1
-    with pytest.raises(ValueError, match="init_params must be a mixture of 2 components .* got one of 3"):
+    with pytest.raises(ValueError, match=r"init_params must be a mixture of 2 components .* got one of 3"):
         CramerMixture(2, init_params=best).fit(x)
-    with pytest.raises(ValueError, match="init_params must be one of .* got GaussianMixture"):
+    with pytest.raises(ValueError, match=r"init_params must be one of .* got GaussianMixture"):
         CramerMixture(3, init_params=clone(theirs)).fit(x)
 
 

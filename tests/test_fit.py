@@ -438,7 +438,7 @@ def test_reg_covar_does_not_depend_on_the_units_of_the_fit(scaling: str) -> None
 
 def test_reg_covar_zero_refuses_a_singular_fit() -> None:
     x = torch.eye(2, dtype=D).repeat(10, 1)
-    with pytest.raises(ValueError, match="ill-defined empirical covariance .* increase reg_covar"):
+    with pytest.raises(ValueError, match=r"ill-defined empirical covariance .* increase reg_covar"):
         fit(x, 2, reg_covar=0.0, generator=torch.Generator().manual_seed(5))
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-
-from cramix import Diagonal, MultivariateNormalMixture, NormalMixture, Tied
 from benchmarks.greedy import merge_by
+
+from cramix import Diagonal, MultivariateNormalMixture, Tied
 from cramix.fitting.compression import merge_greedily
 from tests.multivariate_oracle import (
     Kind,

@@ -47,9 +47,11 @@ def global_random_seed(request: pytest.FixtureRequest) -> int:
 def exchanged(module: str) -> Iterator[tuple[str, Callable]]:
     """Yield the tests of a module of scikit-learn that was imported with the class exchanged."""
     found = importlib.util.find_spec(f"sklearn.mixture.tests.{module}")
-    assert found is not None and found.origin is not None
+    assert found is not None
+    assert found.origin is not None
     spec = importlib.util.spec_from_file_location(f"cramix_{module}", found.origin)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     copy = importlib.util.module_from_spec(spec)
     with mock.patch("sklearn.mixture.GaussianMixture", GaussianMixture):
         spec.loader.exec_module(copy)

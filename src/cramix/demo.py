@@ -12,6 +12,7 @@ from cramix.data import ring_line_square
 from cramix.distance.sliced import sliced_cramer_distance
 from cramix.fitting import METHODS, FitResult
 from cramix.fitting.api import Options, solve
+from cramix.mixture.coordinates import in_coordinates
 
 COMPONENTS = 10
 
@@ -28,7 +29,7 @@ class Contest(NamedTuple):
             (
                 name,
                 f"{result.log_likelihood:.4f}",
-                f"{sliced_cramer_distance(result.mixture, self.x).item():.4f}",
+                f"{sliced_cramer_distance(in_coordinates(result.mixture), self.x).item():.4f}",
                 f"{result.seconds:.2f}",
             )
             for name, result in self.results.items()

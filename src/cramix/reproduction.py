@@ -15,6 +15,7 @@ from cramix.fitting.descent import Iterate, solution_at
 from cramix.fitting.paper import PaperDescent
 from cramix.fitting.problem import Method, Problem
 from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture.coordinates import in_coordinates
 
 SEEDS = 123, 456, 789
 COMPONENTS = 10
@@ -79,7 +80,7 @@ def _descent(x: Tensor, name: str, seed: int) -> tuple[Run, Run]:
                 ways.append((place, _losses(x, steps, _mixture(problem, place))))
             steps += place.step > 0 or steps == 0
         last, end = ways[-1]
-        mixture = conclude(problem, solution_at(last)).mixture
+        mixture = in_coordinates(conclude(problem, solution_at(last)).mixture)
         begin = _mixture(problem, ways[0][0])
     way = tuple(place for _, place in ways)
     return Run(seed, INIT, begin, way[0], 0.0, ()), Run(seed, name, mixture, end, seconds, way)
@@ -98,7 +99,8 @@ def _ours(x: Tensor, seed: int) -> Run:
     problem = _problem(x, method, seed)
     with torch.no_grad():
         result = conclude(problem, method.run(problem))
-    return Run(seed, OURS, result.mixture, _losses(x, result.n_iter, result.mixture), result.seconds, ())
+    mixture = in_coordinates(result.mixture)
+    return Run(seed, OURS, mixture, _losses(x, result.n_iter, mixture), result.seconds, ())
 
 
 def _problem(x: Tensor, method: Method, seed: int) -> Problem:

@@ -13,6 +13,7 @@ from cramix import demo as job
 from cramix.atomic import replacing
 from cramix.cli.refusal import check_output
 from cramix.cli.report import working
+from cramix.mixture.coordinates import in_coordinates
 from cramix.plot import panels, require_matplotlib
 
 
@@ -27,7 +28,10 @@ def demo(out: Annotated[Path, typer.Option(help="Where the picture goes.")] = Pa
         table.add_row(*row)
     console = Console()
     console.print(table)
-    fits = [(f"{name}: {result.log_likelihood:.3f}", result.mixture) for name, result in contest.results.items()]
+    fits = [
+        (f"{name}: {result.log_likelihood:.3f}", in_coordinates(result.mixture))
+        for name, result in contest.results.items()
+    ]
     figure = panels(contest.x, fits)
     figure.suptitle("mean log likelihood of each fit", fontsize=9, color="0.4")
     with replacing(out) as file:

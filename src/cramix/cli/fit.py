@@ -19,6 +19,7 @@ from cramix.cli.options import Columns, Components, DropMissing, Json, ModelOut,
 from cramix.cli.refusal import Refusal, check_output, refusing
 from cramix.cli.report import Fact, show, working
 from cramix.fitting import METHODS
+from cramix.mixture.coordinates import in_coordinates
 
 _PICTURES = (".png", ".pdf", ".svg")
 _METHOD = signature(cramix.fit).parameters["method"].default
@@ -107,4 +108,4 @@ def fit(
         Fact("model", "model", out),
         Fact("plot", "picture", plot),
     ]
-    show(facts, as_json=json, quiet=quiet, model=(result.mixture, table.names))
+    show(facts, as_json=json, quiet=quiet, model=(in_coordinates(result.mixture), table.names))

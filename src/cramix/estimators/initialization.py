@@ -61,12 +61,9 @@ def initial(init_params: Any, given: Given, x: Tensor, k: int, options: Options)
         whole = _start(x, 1, "random_from_data", options).covariance_kind
         means, weights = given.means, x.new_full((k,), 1 / k)
         kind = whole.like(whole.values / k ** (2 / x.shape[1]))
-    return moved(
-        weights if given.weights is None else given.weights / given.weights.sum(),
-        means,
-        kind if given.covariances is None else given.covariances,
-        like=x,
-    )
+    weights = weights if given.weights is None else given.weights / given.weights.sum()
+    kind = kind if given.covariances is None else given.covariances
+    return MultivariateNormalMixture(weights, means, kind, validate_args=False).to(x)
 
 
 def read_start(init_params: Any, x: Tensor) -> Start:
@@ -80,25 +77,17 @@ def read_start(init_params: Any, x: Tensor) -> Start:
         start = MultivariateNormalMixture.from_sklearn(start)
     if not isinstance(start, MultivariateNormalMixture):
         raise ValueError(
-            f"init_params must be one of {', '.join(STARTS)}, a mixture or a fitted model; got {start!r}. A search that "
-            "clones estimators loses fitted models: pass MultivariateNormalMixture.from_sklearn(model)."
+            f"init_params must be one of {', '.join(STARTS)}, a mixture or a fitted model; got {start!r}. Searches "
+            "clone estimators, which unfits models: pass MultivariateNormalMixture.from_sklearn(model)."
         )
-    return moved(start.weights, start.means, start.covariance_kind, like=x)
-
-
-def moved(weights: Tensor, means: Tensor, kind: Covariance, like: Tensor) -> MultivariateNormalMixture:
-    """Return a mixture without gradients, with the dtype and on the device of a tensor."""
-    weights, means, values = (x.detach().to(like) for x in (weights, means, kind.values))
-    return MultivariateNormalMixture(weights, means, kind.like(values), validate_args=False)
+    return start.detach().to(x)
 
 
 def _start(x: Tensor, k: int, name: str, options: Options) -> MultivariateNormalMixture:
     """Return the mixture that a start by name leads to, without a step."""
     # `progress` is for the fit that follows; collapsed clusters are no problem for a start.
     options = replace(options, init_params=name, progress=None, reg_covar=options.reg_covar or None)
-    found = solve(x, k, ExpectationMaximization(max_iter=0), options).mixture
-    assert isinstance(found, MultivariateNormalMixture), "samples (n, d) give one"
-    return found
+    return in_coordinates(solve(x, k, ExpectationMaximization(max_iter=0), options).mixture)
 
 
 def _array(name: str, value: Any, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
@@ -115,9 +104,8 @@ def _check_weights(weights: Tensor) -> None:
     least, most, total = weights.min().item(), weights.max().item(), weights.sum().item()
     if least < 0 or most > 1:
         # The order of the two values is scikit-learn's.
-        raise ValueError(
-            f"The parameter 'weights' should be in the range [0, 1], but got max value {least:.5f}, min value {most:.5f}"
-        )
+        got = f"max value {least:.5f}, min value {most:.5f}"
+        raise ValueError(f"The parameter 'weights' should be in the range [0, 1], but got {got}")
     if abs(total - 1) > (1e-6 if weights.dtype == torch.float32 else 1e-8):
         raise ValueError(f"The parameter 'weights' should be normalized, but got sum(weights) = {total:.5f}")
 

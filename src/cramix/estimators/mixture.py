@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_choice, check_integer, check_number
-from cramix.estimators.initialization import Given, Start, initial, moved, read_given
+from cramix.estimators.initialization import Given, Start, initial, read_given
 from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_samples
 from cramix.estimators.progress import line_printer
 from cramix.fitting import METHODS, ExpectationMaximization, FitResult, GradientDescent, MergeDown, Method
@@ -21,6 +21,7 @@ from cramix.fitting.diagnosis import convergence_warning
 from cramix.fitting.families import FAMILIES
 from cramix.fitting.starts import STARTS
 from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture.coordinates import in_coordinates
 from cramix.mixture.weights import draw
 
 try:
@@ -202,7 +203,7 @@ class CramerMixture(DensityMixin, BaseEstimator):
         check_is_fitted(self)
         if isinstance(n_samples, bool) or not n_samples >= 1:
             raise ValueError(f"Invalid value for 'n_samples': {n_samples}. The sampling requires at least one sample.")
-        mixture = self.result_.mixture
+        mixture = self._mixture()
         generator = self._generator(mixture.means.device)
         labels = draw(mixture.weights, torch.Size((int(n_samples),)), generator).sort().values
         x = mixture.means.new_empty(int(n_samples), mixture.dim)
@@ -248,13 +249,13 @@ class CramerMixture(DensityMixin, BaseEstimator):
         options, results = replace(options, init_params=start), []
         for i in range(times):
             if self.verbose:
-                print(f"Initialization {i}")  # noqa: T201, as scikit-learn does
+                print(f"Initialization {i}")
             results.append(solve(x, self.n_components, method, options))
             if self.verbose:
-                print(f"Initialization {'converged' if results[-1].converged else 'did not converge'}.")  # noqa: T201
+                print(f"Initialization {'converged' if results[-1].converged else 'did not converge'}.")
         losses = [result.history[-1].loss if result.history else math.nan for result in results]
         best = results[losses.index(min(losses, key=lambda loss: (math.isnan(loss), loss)))]
-        return replace(best, mixture=best.mixture.to(torch.float64))
+        return replace(best, mixture=best.mixture.to(dtype=torch.float64))
 
     def _chosen_method(self, start: Start) -> tuple[Method, int]:
         """Return the method that the parameters ask for, and how often to run it."""
@@ -275,11 +276,11 @@ class CramerMixture(DensityMixin, BaseEstimator):
             kind, asked["objective"] = GradientDescent, self.objective
         else:
             kind = ExpectationMaximization if existing else MergeDown
-        known = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
+        known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
         what = f'method="{kind.name}"' if self.method else f'objective="{self.objective}", optimizer={self.optimizer!r}'
         _refuse({name: value for name, value in asked.items() if name not in known}, what)
         if "n_init" in known:
-            asked["n_init"], times = times * (1 if existing else known["n_init"]), 1
+            asked["n_init"], times = times * (1 if existing else kind().n_init), 1  # type: ignore[attr-defined]
         return kind(**asked), times
 
     def _reads_batches(self) -> bool:
@@ -292,21 +293,22 @@ class CramerMixture(DensityMixin, BaseEstimator):
         return bool(self.warm_start) and hasattr(self, "result_")
 
     def _last_mixture(self, x: Tensor) -> MultivariateNormalMixture:
-        last = self.result_.mixture
+        last = self._mixture()
         if (last.n_components, last.dim) != (self.n_components, x.shape[1]):
             raise ValueError(
                 f"warm_start continues a fit with n_components = {last.n_components} to {last.dim} features; got "
                 f"{self.n_components} and {x.shape[1]}. Set warm_start=False."
             )
-        return moved(last.weights, last.means, last.covariance_kind, like=x)
+        return last.to(x)
 
     def _keep(self, result: FitResult, form: Form) -> None:
         """Store the fitted attributes."""
-        model = result.mixture.to_sklearn()
+        mixture = in_coordinates(result.mixture)
+        model = mixture.to_sklearn()
         names = "weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_"
         values = {name: form.give(torch.from_numpy(getattr(model, name))) for name in names}
         if not all(math.isfinite(abs(x).max()) for x in values.values()):
-            scale = result.mixture.variance.sqrt().min().item()
+            scale = mixture.variance.sqrt().min().item()
             raise ValueError(
                 f"X must have variances and inverse variances in the range of {form.dtype}; got a standard deviation "
                 f"of {scale:.3g}. Use float64, or rescale it."
@@ -314,7 +316,7 @@ class CramerMixture(DensityMixin, BaseEstimator):
         for name, x in values.items():
             setattr(self, name, x)
         self._form, self.result_, self.history_ = form, result, result.history
-        self.mixture_ = result.mixture.to(form.dtype)
+        self.mixture_ = mixture.to(form.dtype)
         self.converged_, self.n_iter_, self.lower_bound_ = result.converged, result.n_iter, result.log_likelihood
         last = [-step.loss for step in result.history if step.name == result.history[-1].name]
         self.lower_bounds_ = last[-result.n_iter :] if result.n_iter else []
@@ -342,9 +344,13 @@ class CramerMixture(DensityMixin, BaseEstimator):
         return read_samples(self, X, reset=False)
 
     def _of_blocks(self, x: Tensor, of: Callable[[MultivariateNormalMixture, Tensor], Tensor]) -> Tensor:
-        mixture = self.result_.mixture
+        mixture = self._mixture()
         rows = max(1, _BLOCK // mixture.means.numel())
         return torch.cat([of(mixture, part.to(mixture.means)) for part in x.split(rows)])
+
+    def _mixture(self) -> MultivariateNormalMixture:
+        """Return the fitted mixture in float64."""
+        return in_coordinates(self.result_.mixture)
 
     def _generator(self, device: torch.device) -> torch.Generator:
         seed = check_random_state(self.random_state).randint(2**31 - 1)

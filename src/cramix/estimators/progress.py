@@ -9,7 +9,7 @@ from cramix.fitting import Step
 
 
 def line_printer(verbose: int, interval: int) -> Callable[[Step], None] | None:
-    """Return what `fit` calls with every step: None for 0, a line every `interval` steps from 1 on, details from 2 on."""
+    """Return what `fit` calls with every step: None for 0, a line every `interval` steps for 1, with details for 2."""
     if not verbose:
         return None
     count = 0
@@ -20,7 +20,7 @@ def line_printer(verbose: int, interval: int) -> Callable[[Step], None] | None:
         if count % interval:
             return
         details = f"\t {step.name}, {step.n_components} components, loss {step.loss:.6g}, {step.seconds:.2f} s"
-        print(f"  Iteration {count}" + (details if verbose > 1 else ""))  # noqa: T201, as scikit-learn does
+        print(f"  Iteration {count}" + (details if verbose > 1 else ""))
 
     return show
 

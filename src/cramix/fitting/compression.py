@@ -79,9 +79,7 @@ def _solved(
 ) -> MultivariateNormalMixture:
     generator = torch.Generator(mixture.means.device).manual_seed(0)
     options = Options(init_params=start, generator=generator, relative_reg_covar=_REG_COVAR)
-    found = solve(mixture, k, method, options).mixture
-    assert isinstance(found, MultivariateNormalMixture), "the kind of the target is kept"
-    return found
+    return in_coordinates(solve(mixture, k, method, options).mixture)
 
 
 def merge_greedily(mixture: MultivariateNormalMixture, k: int) -> MultivariateNormalMixture:
@@ -201,7 +199,8 @@ class GreedyMerge:
         d = means.shape[1]
         merged = (shares @ each.reshape(len(each), -1)).reshape(-1, d, d)
         found = member @ weights / weights.sum(), centre + centres, 0.5 * (merged + np.swapaxes(merged, -1, -2))
-        return MultivariateNormalMixture(*(torch.from_numpy(x).to(self._original.means) for x in found))
+        new_weights, new_means, new_covariances = (torch.from_numpy(x).to(self._original.means) for x in found)
+        return MultivariateNormalMixture(new_weights, new_means, new_covariances)
 
 
 def _whitening(covariance: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Expectation maximisation: plain steps of many fits at once, accelerated steps of one, and the method that uses them."""
+"""Expectation maximisation: plain steps of many fits at once, accelerated steps of one, and the method."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class MergeDown(Method):
 
 
 def merge_down(data: Data, sums: Tensor, prior: Prior | None = None) -> Iterator[Outcome]:
-    """Place the components of fits `(B, k, F)`, then merge them one pair at a time; yield the fits at k, k - 1, ... 1."""
+    """Place the components of fits `(B, k, F)`, then merge one pair at a time; yield the fits at k, k - 1, ... 1."""
     outcome = maximize(data, sums, PLACING, prior=prior)
     yield outcome
     while outcome.sums.shape[1] > 1:
@@ -159,7 +159,7 @@ def priors(data: Data, batch: int, k: int) -> Prior:
 
 
 def best_sound(data: Data, fits: Outcome) -> Tensor:
-    """Return the most likely fit without narrow components, `(1, k, F)`; if all have some, the nearest by Cramér loss."""
+    """Return the most likely fit without narrow components, `(1, k, F)`; the nearest by Cramér loss if there is none."""
     sound = _sound(data, fits)
     if bool(sound.any()):
         return fits._replace(sums=fits.sums[sound], log_likelihood=fits.log_likelihood[sound]).best()

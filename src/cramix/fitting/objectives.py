@@ -1,4 +1,4 @@
-"""What gradient descent minimises: the distance to a target, or its negative log likelihood; all of it or in batches."""
+"""What gradient descent minimises: the distance to a target or its negative log likelihood, in batches or not."""
 
 from __future__ import annotations
 

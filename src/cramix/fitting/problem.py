@@ -139,8 +139,8 @@ class Method(ABC):
 def floor_in(units: Units, standard: Units, reg_covar: float | None, relative: float) -> float | Tensor:
     """Return what is added to variances in some units: one number, or one a coordinate, `(d,)`.
 
-    `reg_covar` is a variance in the units of the data; None is relative to the variances of the data. Below 1e-12 of the variance of the data float64 could
-    not resolve the densities of a collapsed component, so a smaller one, such as 0, becomes that.
+    `reg_covar` is a variance in the units of the data; None is relative to the variances of the data. Below 1e-12 of
+    these, float64 could not resolve the density of a collapsed component: a smaller one, such as 0, becomes that.
     """
     ratio = standard.scale / units.scale
     if reg_covar is None:

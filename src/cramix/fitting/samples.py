@@ -35,9 +35,7 @@ def read_target(X: Any, sample_weight: Any = None) -> Target:
             raise ValueError("sample_weight must be None if X is a mixture, which has weights of its own.")
         if X.batch_shape:
             raise ValueError(f"X must be one mixture; got a batch of shape {tuple(X.batch_shape)}. Fit one at a time.")
-        target = in_coordinates(X)
-        kind = target.covariance_kind.like(target.covariance_kind.values.detach())
-        mixture = MultivariateNormalMixture(target.weights.detach(), target.means.detach(), kind)
+        mixture = in_coordinates(X).detach()
         _check_range(mixture.means)
         return Target(mixture, isinstance(X, NormalMixture))
     x = as_tensor("X", X).detach()

@@ -1,4 +1,4 @@
-"""A fit by the Wasserstein-Fisher-Rao gradient flow of the likelihood, after Yan, Wang and Rigollet 2023, to compare with.
+"""A fit by the Wasserstein-Fisher-Rao gradient flow, after Yan, Wang and Rigollet 2023, to compare with.
 
 "Learning Gaussian Mixtures Using the Wasserstein-Fisher-Rao Gradient Flow", arXiv 2301.01766. Components are particles
 with a mass each. The flow moves a particle along the Wasserstein gradient of the likelihood, and its mass grows or
