@@ -10,6 +10,8 @@ from torch import Tensor
 
 # Distances between points and centres that are computed at a time.
 _BLOCK = 1 << 22
+# Squared moves of centres, relative to the variance of the points, at which k-means has converged.
+_TOL = 1e-4
 
 
 class Clusters(NamedTuple):
@@ -66,9 +68,10 @@ def plus_plus(x: Tensor, weights: Tensor, k: int, batch: int, generator: torch.G
 
 
 def lloyd(x: Tensor, weights: Tensor, centres: Tensor, max_iter: int) -> Clusters:
-    """Assign points to the nearest centre and move centres to the means of their points, until no label changes.
+    """Assign points to the nearest centre and move centres to the means of their points, until centres stay.
 
-    A centre without points, or whose points have no weight, stays where it is.
+    They stay if the sum of their squared moves is at most 1e-4 of the variance of the points, as in scikit-learn. A
+    centre without points, or whose points have no weight, never moves.
 
     Args:
         x: points `(n, d)`.
@@ -76,12 +79,16 @@ def lloyd(x: Tensor, weights: Tensor, centres: Tensor, max_iter: int) -> Cluster
         centres: the starts of B runs, `(B, k, d)`.
         max_iter: the largest number of iterations, at least 1.
     """
-    labels = centres.new_full((), -1, dtype=torch.long)
+    shares = (weights / weights.sum()).unsqueeze(-1)
+    weighted = torch.cat((shares, shares * x), -1)  # sums over clusters are their weights, and sums of points
+    enough = _TOL * (shares * (x - weighted[:, 1:].sum(0)).square()).sum() / x.shape[-1]
     for n_iter in range(1, max_iter + 1):
-        found, mass, sums = _assigned(x, weights, centres)
-        if torch.equal(found, labels):
+        labels, sums = _assigned(x, weighted, centres)
+        mass = sums[..., :1]
+        moved = torch.where(mass > 0, sums[..., 1:] / mass, centres)
+        moves, centres = (moved - centres).square().sum((-2, -1)), moved
+        if bool((moves <= enough).all()):
             return Clusters(labels, centres, n_iter, True)
-        labels, centres = found, torch.where(mass > 0, sums / mass, centres)
     return Clusters(labels, centres, max_iter, False)
 
 
@@ -91,21 +98,19 @@ def inertia(x: Tensor, weights: Tensor, clusters: Clusters) -> Tensor:
     return torch.stack([weights @ offset.square().sum(-1) for offset in offsets])
 
 
-def _assigned(x: Tensor, weights: Tensor, centres: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return labels `(B, n)`, and the mass `(B, k, 1)` and weighted sum `(B, k, d)` of the points of each centre."""
-    batch, k, dim = centres.shape
-    mass, sums = centres.new_zeros(batch * k), centres.new_zeros(batch * k, dim)
+def _assigned(x: Tensor, weighted: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the nearest centre of each point, `(B, n)`, and the sums of the rows of `weighted` by them, `(B, k, *)`."""
+    batch, k, _ = centres.shape
+    sums = centres.new_zeros(batch * k, weighted.shape[-1])
     first = k * torch.arange(batch, device=x.device).unsqueeze(-1)
     squares, labels = centres.square().sum(-1, keepdim=True), []
     rows = max(1, _BLOCK // (batch * k))
-    for part, w in zip(x.split(rows), weights.split(rows), strict=True):
-        # Squared distances, less the term that is the same for all centres.
-        label = (squares - 2 * centres @ part.T).argmin(-2)  # (B, n)
-        cell = (first + label).flatten()
-        mass.index_add_(0, cell, w.repeat(batch))
-        sums.index_add_(0, cell, (w.unsqueeze(-1) * part).repeat(batch, 1))
+    for part, numbers in zip(x.split(rows), weighted.split(rows), strict=True):
+        # Squared distances, less the term that all centres share. `min` is several times faster than `argmin` here.
+        label = (squares - 2 * centres @ part.T).min(-2).indices  # (B, n)
+        sums.index_add_(0, (first + label).flatten(), numbers.repeat(batch, 1))
         labels.append(label)
-    return torch.cat(labels, -1), mass.view(batch, k, 1), sums.view(batch, k, dim)
+    return torch.cat(labels, -1), sums.view(batch, k, -1)
 
 
 def _drawn(chances: Tensor, count: int, generator: torch.Generator | None) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_choice, check_integer, check_number
-from cramix.estimators.initialization import Given, Start, initial, read_given
+from cramix.estimators.initial_parameters import Given, Start, initial, read_given
 from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_samples
 from cramix.estimators.progress import line_printer
 from cramix.fitting import METHODS, ExpectationMaximization, FitResult, GradientDescent, MergeDown, Method

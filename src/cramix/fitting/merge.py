@@ -159,7 +159,7 @@ def priors(data: Data, batch: int, k: int) -> Prior:
 
 
 def best_sound(data: Data, fits: Outcome) -> Tensor:
-    """Return the most likely fit without narrow components, `(1, k, F)`; the nearest by Cramér loss if there is none."""
+    """Return the most likely fit without narrow components, `(1, k, F)`, or the nearest by Cramér loss."""
     sound = _sound(data, fits)
     if bool(sound.any()):
         return fits._replace(sums=fits.sums[sound], log_likelihood=fits.log_likelihood[sound]).best()

@@ -54,7 +54,7 @@ class FitResult:
     history: tuple[Step, ...] = field(repr=False)  # as long as the fit
     seconds: float
     n_samples: int | None
-    n_parameters: int
+    n_parameters: int = field(repr=False)
     warnings: tuple[str, ...] = ()
 
     @property
