@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench docs reproduce clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml constraints.txt
@@ -41,5 +41,9 @@ docs: $(STAMP)  ## compute the tables and figures of the pages anew
 	$(BIN)/python docs/networks.py
 	$(BIN)/python examples/arm.py docs/networks/arm.png
 
+reproduce: $(STAMP)  ## the paper's figures, in reproduction/
+	mkdir -p reproduction
+	$(BIN)/python -m experiments.figures --out reproduction
+
 clean:
-	rm -rf $(VENV) demo.png
+	rm -rf $(VENV) demo.png reproduction

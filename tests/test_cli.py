@@ -367,7 +367,6 @@ def test_help_lists_the_commands() -> None:
         for command in ("demo", "fit", "compare", "compress", "sample"):
             assert command in out
     assert "--drop-missing" in run("fit", "--help")[0]
-    assert "figures" in run("reproduce")[0]
     assert run("--version")[0] == f"cramix {cramix.__version__}\n"
 
 

@@ -1,4 +1,4 @@
-"""The demo and the paper's experiment: every method fits, tables are printed, pictures are drawn."""
+"""The demo: every method fits, tables are printed, pictures are drawn."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from cramix import demo, fit, reproduction, sliced_cramer_loss
+from cramix import demo, fit, sliced_cramer_loss
 from cramix.data import ring_line_square
 from cramix.fitting import METHODS
-from cramix.plot import panels, paper
+from cramix.plot import panels
 
 
 def cramix(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -67,53 +67,9 @@ def test_the_data_are_always_the_same_and_lie_on_their_shapes() -> None:
         assert part.double().mean().item() == pytest.approx(share, abs=0.04)
 
 
-@pytest.fixture(scope="module")
-def runs() -> list[reproduction.Run]:
-    return reproduction.run(ring_line_square(120), seeds=(123,))
-
-
-def test_the_papers_fits_go_downhill(runs: list[reproduction.Run]) -> None:
-    by_name = {run.method: run for run in runs}
-    assert list(by_name) == ["init", "sc2", "nll", "sc2+nll", "merge"]
-    x = ring_line_square(120)
-    for run in runs:
-        assert run.end.cramer == pytest.approx(sliced_cramer_loss(run.mixture, x).item(), rel=1e-6)
-        assert run.end.negative_log_likelihood == pytest.approx(-run.mixture.log_prob(x).mean().item(), rel=1e-6)
-    init, sc2, nll, both = (by_name[name] for name in ("init", "sc2", "nll", "sc2+nll"))
-    assert sc2.end.cramer < 0.05 * init.end.cramer
-    assert nll.end.negative_log_likelihood < init.end.negative_log_likelihood - 1
-    assert both.end.negative_log_likelihood < sc2.end.negative_log_likelihood
-    assert [run.way[-1].step for run in (sc2, nll, both)] == [1200, 1200, 1400]
-    # The third begins as the first.
-    assert both.way[:120] == sc2.way[:120]
-    assert sc2.way[0] == nll.way[0] == init.end
-
-
-def test_figures_of_the_paper(runs: list[reproduction.Run]) -> None:
-    x = ring_line_square(120)
-    assert [axes.get_title().split(",")[0] for axes in paper.fits(x, runs).axes] == [
-        "Init", "SC2", "NLL", "SC2+NLL", "cramix",
-    ]  # fmt: skip
-    left, right = paper.losses(runs).axes
-    curves = {line.get_label(): line.get_xydata() for line in left.lines}
-    assert curves["SC2+NLL"][0, 0] == curves["SC2"][-1, 0] == 1200
-    assert curves["NLL"][-1, 1] == pytest.approx(runs[2].end.cramer)
-    assert {line.get_label() for line in right.lines} == {"SC2", "NLL", "SC2+NLL", "cramix"}
-    figure = paper.slicing(x, runs[0].mixture, torch.eye(2, dtype=x.dtype))
-    assert len(figure.axes) == 3
-
-
 def test_panels_have_a_title_each_and_leave_no_empty_frame() -> None:
     x = ring_line_square(60)
     mixture = fit(x, 2, method="em", generator=torch.Generator().manual_seed(0)).mixture
     figure = panels(x, [(f"fit {i}", mixture) for i in range(4)], columns=3)
     titles = [axes.get_title() for axes in figure.axes if axes.axison]
     assert titles == ["fit 0", "fit 1", "fit 2", "fit 3"]
-
-
-def test_reproduce_refuses_what_it_cannot_use(tmp_path: Path) -> None:
-    (tmp_path / "three.txt").write_text("1 2 3\n4 5 6\n")
-    assert "two columns" in cramix("reproduce", "figures", "--data", "three.txt", cwd=tmp_path).stderr
-    done = cramix("reproduce", "figures", "--out", "nowhere", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "nowhere is not a folder" in done.stderr

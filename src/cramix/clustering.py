@@ -99,7 +99,7 @@ def inertia(x: Tensor, weights: Tensor, clusters: Clusters) -> Tensor:
 
 
 def _assigned(x: Tensor, weighted: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the nearest centre of each point, `(B, n)`, and the sums of the rows of `weighted` by them, `(B, k, *)`."""
+    """Return the nearest centre of each point, `(B, n)`, and the sums of rows of `weighted` by it, `(B, k, *)`."""
     batch, k, _ = centres.shape
     sums = centres.new_zeros(batch * k, weighted.shape[-1])
     first = k * torch.arange(batch, device=x.device).unsqueeze(-1)

@@ -14,7 +14,6 @@ import typer
 from typer.core import TyperGroup
 
 import cramix
-from cramix.cli import reproduce
 from cramix.cli.compare import compare
 from cramix.cli.compress import compress
 from cramix.cli.demo import demo
@@ -99,4 +98,3 @@ def about(
 
 for command in (demo, fit, compare, compress, sample, train, play):
     app.command()(command)
-app.add_typer(reproduce.app, name="reproduce")

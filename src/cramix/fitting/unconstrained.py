@@ -18,8 +18,14 @@ WIDEST = 1e14
 # From unconstrained tensors to what is added to the floor: for matrices, and for variances along the axes.
 _COVARIANCES: dict[str, tuple[Map, Map]] = {
     "cholesky": (
-        Map(lambda free: _squared(CHOLESKY.valid(free)), lambda matrix: CHOLESKY.free(torch.linalg.cholesky(matrix))),
-        Map(lambda free: LOG_POSITIVE.valid(free).square(), lambda variances: LOG_POSITIVE.free(variances.sqrt())),
+        Map(
+            lambda x: _squared(CHOLESKY.constrain(x)),
+            lambda matrix: CHOLESKY.unconstrain(torch.linalg.cholesky(matrix)),
+        ),
+        Map(
+            lambda x: LOG_POSITIVE.constrain(x).square(),
+            lambda variances: LOG_POSITIVE.unconstrain(variances.sqrt()),
+        ),
     ),
     "gram": (GRAM, Map(torch.square, torch.sqrt)),
 }
@@ -56,12 +62,14 @@ class Parametrization:
         else:
             variances, axes = torch.linalg.eigh(values - self._floor(values))
             above = (axes * variances.clamp(least, most).unsqueeze(-2)) @ axes.mT
-        return Components(WEIGHTS.free(weights.clamp_min(_LEAST_WEIGHT)), means.clone(), self._map.free(above))
+        logits = WEIGHTS.unconstrain(weights.clamp_min(_LEAST_WEIGHT))
+        return Components(logits, means.clone(), self._map.unconstrain(above))
 
     def components(self, unconstrained: Components) -> Components:
         """Return the components that unconstrained tensors stand for."""
-        above = self._map.valid(unconstrained.covariances)
-        return Components(WEIGHTS.valid(unconstrained.weights), unconstrained.means, above + self._floor(above))
+        above = self._map.constrain(unconstrained.covariances)
+        weights = WEIGHTS.constrain(unconstrained.weights)
+        return Components(weights, unconstrained.means, above + self._floor(above))
 
     def mixture(self, unconstrained: Components) -> MultivariateNormalMixture:
         """Return the mixture that unconstrained tensors stand for, in the units of the problem."""

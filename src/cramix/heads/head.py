@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
 
 from cramix.checks import check_choice, check_integer, check_number
+from cramix.heads.parametrization import mixture_parameters
 from cramix.heads.spread import SPREADS
 from cramix.heads.start import Start, standard_start, start_among
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
@@ -108,12 +108,13 @@ class MixtureHead(nn.Module):
         # Half precision, as of autocast, ends here: weights would not sum to one, and far targets leave its range.
         free = self.linear(features).to(self.centre.dtype)
         logits, places, spreads = free.split([self.k * n for n in self._sizes], -1)
-        weights = logits.softmax(-1)
-        means = self.centre + self.unit * places.unflatten(-1, (self.k, self.event_dim))
         spreads = spreads.unflatten(-1, (self.k, self.spread.n_free))
         if self.event_dim == 1:
-            scales = (self.unit * (self.least + softplus(spreads)))[..., 0]
-            return NormalMixture(weights, means.squeeze(-1), scales, validate_args=self.validate_args)
+            weights, means, scales = mixture_parameters(logits, places, spreads[..., 0], min_scale=self.least)
+            means, scales = self.centre + self.unit * means, self.unit * scales
+            return NormalMixture(weights, means, scales, validate_args=self.validate_args)
+        weights = logits.softmax(-1)
+        means = self.centre + self.unit * places.unflatten(-1, (self.k, self.event_dim))
         covariances = self.spread.covariances(spreads, self.least, self.unit)
         return MultivariateNormalMixture(weights, means, covariances, validate_args=self.validate_args)
 

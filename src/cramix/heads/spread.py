@@ -55,7 +55,7 @@ class DiagonalSpread(Spread):
 
     def free(self, scales: Tensor) -> Tensor:
         """Invert the softplus."""
-        return POSITIVE.free(scales)
+        return POSITIVE.unconstrain(scales)
 
     def scales(self, free: Tensor, least: Tensor, unit: Tensor) -> Tensor:
         """Return scales `(*batch, k, d)`."""
@@ -82,7 +82,7 @@ class SphericalSpread(Spread):
 
     def free(self, scales: Tensor) -> Tensor:
         """Invert the softplus of the mean."""
-        return POSITIVE.free(scales.mean().unsqueeze(0))
+        return POSITIVE.unconstrain(scales.mean().unsqueeze(0))
 
     def covariances(self, free: Tensor, least: Tensor, unit: Tensor) -> Covariance:
         """Square the scales."""
@@ -103,7 +103,7 @@ class LowRankSpread(Spread):
         """Begin without further directions, but not at zero, where all of them would move alike."""
         signs = torch.ones(self.rank, self.dim, dtype=scales.dtype)
         signs.view(-1)[1::2] = -1
-        return torch.cat((POSITIVE.free(scales), (0.1 * scales * signs).flatten()))
+        return torch.cat((POSITIVE.unconstrain(scales), (0.1 * scales * signs).flatten()))
 
     def covariances(self, free: Tensor, least: Tensor, unit: Tensor) -> Covariance:
         """Put diagonal and vectors below each other, the factor S of `S^T S`."""
@@ -124,7 +124,7 @@ class FullSpread(Spread):
 
     def free(self, scales: Tensor) -> Tensor:
         """Begin with a diagonal."""
-        return torch.cat((POSITIVE.free(scales), scales.new_zeros(self.n_free - self.dim)))
+        return torch.cat((POSITIVE.unconstrain(scales), scales.new_zeros(self.n_free - self.dim)))
 
     def covariances(self, free: Tensor, least: Tensor, unit: Tensor) -> Covariance:
         """Fill the triangle: first its diagonal, then the rest, row by row."""
