@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cramix.mixture import Diagonal, Full, Spherical, Tied
 from cramix.mixture.covariance import Covariance
 
+A = TypeVar("A", Tensor, np.ndarray)
 _LOG_2PI = math.log(2 * math.pi)
 
 
@@ -37,13 +39,13 @@ class Family(ABC):
 
     Args:
         dim: d.
-        floor: what is added to every variance, so that none collapses to 0.
+        floor: what is added to every variance, so that none collapses to 0; one number, or one a coordinate, `(d,)`.
         dtype: in which sums are taken; its rounding may not make covariances indefinite either.
     """
 
     kind: type[Covariance]
 
-    def __init__(self, dim: int, floor: float, dtype: torch.dtype = torch.float64) -> None:
+    def __init__(self, dim: int, floor: float | Tensor, dtype: torch.dtype = torch.float64) -> None:
         self.dim, self.floor = dim, floor
         self._rounding = 16 * dim * torch.finfo(dtype).eps
 
@@ -91,7 +93,7 @@ class Family(ABC):
         each = sums[..., 0] * self._log_determinants(sums, prior)
         both = sums[..., first, :] + sums[..., second, :]
         merged = both[..., 0] * self._log_determinants(both, prior)
-        return 0.5 * (merged - each[..., first] - each[..., second])
+        return runnalls_cost(merged, each[..., first], each[..., second])
 
     @staticmethod
     def pairs(k: int) -> Tensor:
@@ -102,17 +104,18 @@ class Family(ABC):
         """Each component by itself."""
         return self._log_determinant(self._central(sums, prior)[1])
 
-    def narrowest(self, means: Tensor) -> Tensor:
-        """Return the variance of components without any of their own, `(*, k)`: the floor, and rounding if far out."""
-        return self.floor + self._rounding * means.square().amax(-1)
-
     def least_variances(self, spread: Tensor) -> Tensor:
         """Return the least variance of each component in any direction, `(*, k)`, or of all if they share it."""
         return torch.linalg.eigvalsh(self.kind(spread).matrices(self.dim))[..., 0]
 
-    def collapsed(self, means: Tensor, spread: Tensor) -> Tensor:
-        """Return which components have no variance of their own in some direction, `(*, k)`."""
-        return self.least_variances(spread) < 2 * self.narrowest(means)
+    def collapsed(self, means: Tensor, spread: Tensor, narrow: float = 1e-6) -> Tensor:
+        """Return which components have less variance in some direction than `narrow`, apart from the floor, `(*, k)`.
+
+        Far from the origin, variances below the rounding error of the moments count as none.
+        """
+        added = torch.as_tensor(self.floor, dtype=spread.dtype, device=spread.device).expand(self.dim)
+        own = self.kind(spread).matrices(self.dim) - torch.diag_embed(added)
+        return torch.linalg.eigvalsh(own)[..., 0] < narrow + 2 * self._rounding * means.square().amax(-1)
 
     def _central(self, sums: Tensor, prior: Prior | None) -> tuple[Tensor, Tensor]:
         """Return means `(*, d)` and central moments `(*, P)`."""
@@ -151,7 +154,7 @@ class Family(ABC):
 class _Dense(Family):
     """What kinds with full matrices share: products are those of the upper triangle."""
 
-    def __init__(self, dim: int, floor: float, dtype: torch.dtype = torch.float64) -> None:
+    def __init__(self, dim: int, floor: float | Tensor, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(dim, floor, dtype)
         self._row, self._column = torch.triu_indices(dim, dim)
         (self._diagonal,) = (self._row == self._column).nonzero(as_tuple=True)
@@ -272,6 +275,11 @@ FAMILIES: dict[str, type[Family]] = {
     "diag": DiagonalFamily,
     "spherical": SphericalFamily,
 }
+
+
+def runnalls_cost(merged: A, first: A, second: A) -> A:
+    """Return Runnalls' cost of a merge from `weight * log|covariance|` of the merged and of both components."""
+    return 0.5 * (merged - first - second)
 
 
 def _log_determinant(lower: Tensor) -> Tensor:
