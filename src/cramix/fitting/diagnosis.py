@@ -14,7 +14,7 @@ from cramix.fitting.problem import NO_ITERATIONS, OUT_OF_ITERATIONS, Problem, So
 NARROW = 1e-4
 # Relative variance of the data below which a direction has none.
 _FLAT = 1e-10
-# Samples of responsibilities that are computed at a time.
+# Samples whose component is determined at a time.
 _ROWS = 1 << 14
 
 # scikit-learn's texts, so that filters for its warnings work for ours.
@@ -47,7 +47,7 @@ def collapsed(problem: Problem, solution: Solution) -> Tensor:
     family, (_, means, covariances) = problem.family, solution.components
     standard = problem.units if problem.standard is None else problem.standard
     ratio = problem.units.scale / standard.scale
-    floor = torch.as_tensor(family.floor, device=ratio.device) * ratio.square()
+    floor = torch.as_tensor(family.floor, dtype=ratio.dtype, device=ratio.device) * ratio.square()
     if bool((floor >= NARROW).all()):
         return torch.zeros(len(means), dtype=torch.bool, device=means.device)
     relative = type(family)(family.dim, floor)
