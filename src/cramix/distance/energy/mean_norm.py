@@ -5,8 +5,8 @@ For `Z ~ N(delta, A)`, with `L(t) = E exp(-t |Z|^2)`, which is a product over th
     E|Z| = 1 / sqrt(pi) * integral_0^inf (1 - L(u^2)) / u^2 du.
 
 In `log u` the trapezoid rule converges geometrically, whatever A and delta are, so that one set of nodes serves all
-vectors of a distance. What the nodes leave out below is a rule of Gauss, what they leave out above a constant.
-Here many vectors share a covariance; for one each see `pair_norm`.
+vectors of a distance. A Gauss rule replaces the nodes below the truncation, a constant those above it.
+Here many vectors share a covariance; for one covariance each see `pair_norm`.
 """
 
 from __future__ import annotations
@@ -17,31 +17,30 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.distance.multivariate.arrays import Array, as_like, diagonal, library, on_diagonal
-from cramix.distance.multivariate.nodes import Nodes, decay
-from cramix.distance.multivariate.sides import TINY, Ellipsoids
-from cramix.distance.scratch import Scratch
-from cramix.distance.underflow import LARGEST_EXPONENT
+from cramix.distance.energy.array_protocol import Array, add_to_diagonal, as_like, as_tensor, diagonal, library
+from cramix.distance.energy.flat_mixtures import TINY, Ellipsoids
+from cramix.distance.energy.nodes import Nodes, decay
+from cramix.distance.kernels import LARGEST_EXPONENT, Scratch
 
-# |difference of variances| * t below which divided differences give way to derivatives. For one t it would be about
-# cbrt(eps / 2); the mean t of points near and far stands for some that are 10 times as large. Sums
-# in float32 round more than that, so there it is more.
+# |difference of variances| * t below which derivatives replace divided differences. For a single t it would be about
+# cbrt(eps / 2); the mean t of near and far points includes some that are 10 times as large. Sums in float32 round more,
+# so there the limit is higher.
 _NEAR = {torch.float32: 1e-3, torch.float64: 5e-7}
 _LOG2_E = math.log2(math.e)
 
 
 class Rows:
-    """Normal vectors around E = B k centres, each with its own covariance: what does not depend on the places.
+    """Normal vectors around E = B k centres, each with its own covariance: everything that does not depend on the points.
 
-    Places are columns here, so that the products of matrices are wide rather than tall, which is up to four times as
-    fast on a CPU.
+    Points are columns here, so that matrix products are wide rather than tall, which is up to four times as fast on a
+    CPU.
 
     Args:
         nodes: one rule for each of B.
         shapes: of the covariances, `(B, k)` of them.
         multiplicity: how many axes share one of the g variances.
         dtype: to compute in.
-        derivatives: whether those will be asked for.
+        derivatives: whether they will be requested.
     """
 
     def __init__(
@@ -54,21 +53,21 @@ class Rows:
         if derivatives:
             slope = 2 * weights * rates
             arrays += [slope, slope * rates]
-        packed, g = lib.concatenate(arrays, -2), variances.shape[-1]
-        # Where the weights are large L is close to 1, and L as such would lose the digits of 1 - L: there the sums are
-        # over L - 1. Elsewhere they are over L, for the sake of the derivatives, as a power of two, for speed.
+        packed, g = lib.concatenate(tuple(arrays), -2), variances.shape[-1]
+        # Where the weights are large L is close to 1, and sums over L would lose the digits of 1 - L: there they run
+        # over L - 1. Elsewhere they run over L, which the derivatives need, as a power of two for speed.
         packed[:, :, : 1 + g, low:] *= _LOG2_E
         constants = packed[:, :, 1 + g :, :low].sum(-1, keepdims=True)  # (B, k, 1 or 1 + 2g, 1)
         constants[:, :, 0] = (nodes.constant + nodes.weights[:, low:].sum(-1))[:, None, None]
         self.shapes, self.multiplicity, self.low, self.dtype = shapes, multiplicity, low, dtype
-        packed, self.constants = (torch.as_tensor(x).flatten(0, 1).to(dtype) for x in (packed, constants))
-        self.log_l, self.rates, self.table = packed[:, :1].mT, packed[:, 1 : 1 + g].mT, packed[:, 1 + g :]
-        self.turn = None if shapes.axes is None else torch.as_tensor(shapes.axes).flatten(0, 1).mT.to(dtype)
+        table, self.constants = (as_tensor(x).flatten(0, 1).to(dtype) for x in (packed, constants))
+        self.log_l, self.rates, self.table = table[:, :1].mT, table[:, 1 : 1 + g].mT, table[:, 1 + g :]
+        self.turn = None if shapes.axes is None else as_tensor(shapes.axes).flatten(0, 1).mT.to(dtype)
         flat = variances.sum(-1) == 0
-        self.flat = torch.as_tensor(flat).view(-1, 1) if flat.any() else None
+        self.flat = as_tensor(flat).view(-1, 1) if flat.any() else None
 
     def at(self, offsets: Tensor, scratch: Scratch | None = None) -> Lengths:
-        """Evaluate for vectors with means `offsets`, centre less place, `(E, d, n)`; valid as long as the scratch."""
+        """Evaluate for vectors with means `offsets`, centre minus point, `(E, d, n)`; valid as long as the scratch."""
         scratch = Scratch(offsets) if scratch is None else scratch
         turned, squares = self._along_axes(offsets, scratch)
         transforms = self._transforms(squares, scratch)
@@ -86,7 +85,7 @@ class Rows:
         return -sums
 
     def _along_axes(self, offsets: Tensor, scratch: Scratch) -> tuple[Tensor, Tensor]:
-        """Return the offsets along the axes, and their squares, for one variance added up."""
+        """Return the offsets along the axes, and their squares, summed where there is one variance."""
         turned = offsets if self.turn is None else torch.bmm(self.turn, offsets, out=scratch.empty(*offsets.shape))
         squares = torch.mul(turned, turned, out=scratch.empty(*offsets.shape))
         return turned, squares.sum(1, keepdim=True) if self.rates.shape[-1] == 1 else squares
@@ -100,8 +99,8 @@ class Rows:
         return transforms
 
     def _with_norms(self, lengths: Lengths) -> Lengths:
-        """Put in the plain length of vectors without spread, where the rule has an absolute error."""
-        assert self.flat is not None, "there are some"
+        """Replace lengths of vectors without covariance by the norm, since the rule has an absolute error."""
+        assert self.flat is not None, "some covariances are 0"
         norm = lengths.squares.sum(1, keepdim=True).sqrt()
         inverse = torch.where(norm > TINY, 1 / norm.clamp_min(TINY), 0)
         slope, curve = inverse.expand_as(lengths.slope), (0.5 * inverse**3).expand_as(lengths.curve)
@@ -120,8 +119,8 @@ class Lengths(NamedTuple):
     squares: Tensor
 
     @property
-    def value(self) -> Tensor:
-        """Return the lengths."""
+    def mean(self) -> Tensor:
+        """Return the mean lengths."""
         return self.sums[:, 0]
 
     @property
@@ -136,18 +135,18 @@ class Lengths(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Weighted sums over the offsets of each centre, from which the derivatives in centres and covariances follow."""
+    """Weighted sums over the offsets of each centre, which determine the derivatives in centres and covariances."""
 
-    totals: Array  # (E, 1 + g), of lengths and slopes
-    pull: Array  # (E, d), of b slope
-    outer: Array  # (E, d, 2 d), of b_a b_b slope_b and b_a b_b curve_b, or (E, g), of squares * curve
+    totals: Tensor  # (E, 1 + g), of lengths and slopes
+    pull: Tensor  # (E, d), of b slope
+    outer: Tensor  # (E, d, 2 d), of b_a b_b slope_b and b_a b_b curve_b, or (E, g), of squares * curve
 
     def __add__(self, other: Moments) -> Moments:  # type: ignore[override]
         return Moments(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 def moments(rows: Rows, lengths: Lengths, weights: Tensor) -> Moments:
-    """Sum over the offsets with weights `(E or 1, n)`, in float64 at last; the lengths are overwritten."""
+    """Sum over the offsets with weights `(E or 1, n)` and return float64; the lengths are overwritten."""
     (sums, turned, squares), slope, curve = lengths, lengths.slope, lengths.curve
     each = weights.unsqueeze(1)
     totals = torch.bmm(sums[:, : 1 + slope.shape[1]], each.mT.expand(len(sums), -1, 1)).squeeze(-1)
@@ -165,23 +164,23 @@ def moments(rows: Rows, lengths: Lengths, weights: Tensor) -> Moments:
 def with_derivatives(rows: Rows, sums: Moments) -> tuple[Array, Array, Array]:
     """Return weighted mean lengths, `(B, k)`, their derivatives in the centres, `(B, k, d)`, and in their covariances.
 
-    Those are matrices `(B, k, d, d)`, or along the coordinate axes `(B, k, g)`.
+    The last are matrices `(B, k, d, d)`, or along the coordinate axes `(B, k, g)`.
     """
     variances, axes = rows.shapes
     totals, pull, outer = (as_like(x.view(*variances.shape[:2], *x.shape[1:]), variances) for x in sums)
-    value, slope = totals[..., 0], totals[..., 1:]
+    length, slope = totals[..., 0], totals[..., 1:]
     if axes is None:
-        return value, pull, 0.5 * rows.multiplicity * slope - outer
+        return length, pull, 0.5 * rows.multiplicity * slope - outer
     transposed = axes.swapaxes(-2, -1)
-    spread = on_diagonal(-_divided_differences(variances, outer, _NEAR[rows.dtype]), 0.5 * slope)
-    return value, (pull[..., None, :] @ transposed)[..., 0, :], axes @ spread @ transposed
+    along = add_to_diagonal(-_divided_differences(variances, outer, _NEAR[rows.dtype]), 0.5 * slope)
+    return length, (pull[..., None, :] @ transposed)[..., 0, :], axes @ along @ transposed
 
 
 def _divided_differences(variances: Array, outer: Array, limit: float) -> Array:
     """Return `sum_n w_n b_a b_b (slope_a - slope_b) / (2 (variance_b - variance_a))`, `(B, k, d, d)`.
 
-    Its limit for equal variances is `sum_n w_n b_a b_b curve`; the mean of both curves is off by the square of the
-    difference, which decides where to take it.
+    Its limit for equal variances is `sum_n w_n b_a b_b curve`; the mean of both curves has an error of the order of the
+    squared difference, which decides where it is used.
     """
     lib, gap = library(variances), variances[..., None] - variances[..., None, :]
     dim = variances.shape[-1]

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-# Points to a side of a block of distances: on the CPU they stay in cache, a GPU wants much to do at a time.
-_SIDE = {"cpu": 512, "cuda": 8192}
-# Up to this many points distances are in float64.
-_SMALL = 1 << 14
+from cramix.distance.kernels import block_size, normalized
+
+# Up to this many points distances are computed in float64.
+_FEW_POINTS = 1 << 14
 
 
 class Energy(NamedTuple):
-    """`1/2 sum_ij s_i s_j |x_i - x_j|`, `(B,)`, and where asked for its derivatives in s and in x."""
+    """`1/2 sum_ij s_i s_j |x_i - x_j|`, `(B,)`, and where requested its derivatives in s and in x."""
 
-    value: Tensor
+    energies: Tensor
     at_weights: Tensor | None  # (B, n)
     at_points: Tensor | None  # (B, n, d)
 
 
-def energy(points: Tensor, weights: Tensor, derivatives: bool = False) -> Energy:
+def self_energy(points: Tensor, weights: Tensor, block: int | None = None) -> Tensor:
+    """Return `1/2 E|Y - Y'|`, `(B,)`, of points `(B, n, d)` with weights `(B, n)` of any positive sum, in float64."""
+    return energy(points, normalized(weights.double())[0], block=block).energies
+
+
+def energy(points: Tensor, weights: Tensor, derivatives: bool = False, block: int | None = None) -> Energy:
     """Evaluate the energy of points `(B, n, d)` with weights of any sign, `(B, n)`, in float64."""
     batch, n, _ = points.shape
-    working = points.dtype if n > _SMALL else torch.float64
+    most = block_size(points.device, block)
+    working = points.dtype if n > min(_FEW_POINTS, most) else torch.float64
     points = (points.double() - points.double().mean(-2, keepdim=True)).to(working)
     signed = weights.to(working)
     potential = points.new_zeros(batch, n, dtype=torch.float64)
     pull = torch.zeros_like(points, dtype=torch.float64) if derivatives else None
     squares = points.square().sum(-1, keepdim=True)
-    side = _SIDE["cpu" if points.device.type == "cpu" else "cuda"]
+    side = max(1, math.isqrt(most // 4))  # points to a side of a block of distances
     for b in range(batch):
         x, s, x2 = points[b], signed[b], squares[b]
-        # Squares below this are rounding: the points are equal.
+        # Squared distances below this are rounding errors of equal points.
         rounding = 8 * torch.finfo(working).eps * x2 + torch.finfo(working).tiny
         for i in range(0, n, side):
             rows = slice(i, i + side)
@@ -52,10 +59,10 @@ def energy(points: Tensor, weights: Tensor, derivatives: bool = False) -> Energy
                     _pull(pull[b], inverse, x, s, rows, columns)
                     if i != j:
                         _pull(pull[b], inverse.T, x, s, columns, rows)
-    value = 0.5 * (weights.double() * potential).sum(-1)
+    energies = 0.5 * (weights.double() * potential).sum(-1)
     if pull is None:
-        return Energy(value, None, None)
-    return Energy(value, potential, weights.double().unsqueeze(-1) * pull)
+        return Energy(energies, None, None)
+    return Energy(energies, potential, weights.double().unsqueeze(-1) * pull)
 
 
 def _pull(pull: Tensor, inverse: Tensor, x: Tensor, s: Tensor, at: slice, of: slice) -> None:

@@ -1,0 +1,16 @@
+"""The Cramér distance on the line, `C2^2(P, Q) = integral (F - G)^2 dx` (docs/math.md, eq. 4).
+
+One signature (`signature`) and a ladder of implementations:
+
+- `reference`: the formula as it reads, differentiable to any order; memory for all pairs;
+- `blocked`: a blocked pass over the pairs in torch, for any size and device;
+- `small`: NumPy, for so few pairs on the CPU that the time goes into calls;
+- `compiled`: formulas that torch.compile fuses.
+
+`ladder` chooses one. `autograd` makes it differentiable, `atoms` handles point sets by sorting, and `cancellation`
+recomputes distances that are small against the scales of the mixtures.
+"""
+
+from cramix.distance.cramer.distance import cramer_distance, cramer_squared
+
+__all__ = ["cramer_distance", "cramer_squared"]

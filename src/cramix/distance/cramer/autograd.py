@@ -1,0 +1,195 @@
+"""The Cramér loss for autograd, function transforms and the compiler, with its gradients written by hand.
+
+Autograd functions take tensors, not records: `_flattened` and `_operands` convert between the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from cramix.distance.cramer import atoms, ladder, reference
+from cramix.distance.cramer.signature import Evaluation, Operand
+from cramix.torch_internals import plain_eager
+
+
+class _Call(NamedTuple):
+    """What an evaluation needs besides tensors."""
+
+    grad_p: bool
+    grad_q: bool
+    reduction: str = "none"
+    backend: str = "auto"
+    block: int | None = None
+
+
+def differentiable_cramer(
+    p: Operand,
+    q: Operand,
+    self_energy_q: Tensor | None = None,
+    *,
+    reduction: str = "none",
+    backend: str = "auto",
+    block: int | None = None,
+) -> Tensor:
+    """Return the Cramér loss of a mixture p and a mixture or atoms q, `(*batch)`, or reduced to a number.
+
+    The reduction by "mean" or "sum" could as well follow outside. In plain eager mode it is part of the autograd
+    function, which saves a tenth of the time of a small loss. `self_energy_q`, `1/2 E|Y - Y'|` of atoms q in float64, is
+    computed if None.
+    """
+    if q.scales is None and self_energy_q is None:
+        self_energy_q = atoms.self_energy(q.means, q.weights)
+    call = _Call(p.needs_grad, q.needs_grad, reduction, backend, block)
+    if plain_eager():
+        return _Eager.apply(call, *_flattened(p, q, self_energy_q))
+    losses = _Transformable.apply(call._replace(reduction="none"), *_flattened(p, q, self_energy_q))[0]
+    return _reduced(losses, reduction)
+
+
+def _flattened(p: Operand, q: Operand, self_energy_q: Tensor | None) -> tuple[Tensor | None, ...]:
+    return *p, *q, self_energy_q
+
+
+def _operands(tensors: Any) -> tuple[Operand, Operand, Tensor | None]:
+    return Operand(*tensors[:3]), Operand(*tensors[3:6]), tensors[6]
+
+
+def _evaluate(call: _Call, tensors: Any) -> Evaluation:
+    return ladder.evaluate(
+        *_operands(tensors), grad_p=call.grad_p, grad_q=call.grad_q, backend=call.backend, block=call.block
+    )
+
+
+def _reduced(losses: Tensor, reduction: str) -> Tensor:
+    if reduction == "none" or losses.ndim == 0:
+        return losses
+    return losses.mean() if reduction == "mean" else losses.sum()
+
+
+class _Eager(Function):
+    """The loss in plain eager mode: a single output, reduced already, and as few calls as possible."""
+
+    @staticmethod
+    def forward(ctx, call, *tensors):
+        losses, *ctx.known = _evaluate(call, tensors)
+        ctx.batch = losses.shape
+        ctx.each = 1 / losses.numel() if call.reduction == "mean" and losses.numel() > 1 else None
+        ctx.save_for_backward(*tensors)
+        return _reduced(losses, call.reduction)
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = grad if ctx.each is None else grad * ctx.each
+        return None, *_backward(ctx.needs_input_grad[1:], grad, ctx.batch, ctx.saved_tensors, *ctx.known)
+
+
+class _Transformable(Function):
+    """The same for function transforms and the compiler.
+
+    The gradients are outputs too, non-differentiable: that is how function transforms let backward see them.
+    """
+
+    @staticmethod
+    def forward(call, *tensors):
+        losses, *known = _evaluate(call, tensors)
+        return (losses, *(losses.new_empty(0) if x is None else x for x in known))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        losses, at_p, at_q = output
+        ctx.batch = losses.shape
+        ctx.mark_non_differentiable(at_p, at_q)
+        ctx.save_for_backward(*inputs[1:], at_p, at_q)
+
+    @staticmethod
+    def backward(ctx, grad, *_):
+        *tensors, at_p, at_q = ctx.saved_tensors
+        return None, *_backward(ctx.needs_input_grad[1:], grad, ctx.batch, tensors, at_p, at_q)
+
+    @staticmethod
+    def vmap(info, in_dims, call, *tensors):
+        in_dims = in_dims[1:]
+        rank = max(x.ndim - (dim is not None) for x, dim in zip(tensors[:6], in_dims, strict=False) if x is not None)
+        ranks = [rank] * 6 + [rank - 1]
+        moved = [_batch_first(x, dim, r) for x, dim, r in zip(tensors, in_dims, ranks, strict=True)]
+        # The mapped axis may be on one of a side's tensors only.
+        p, q = _broadcast(moved[:3]), _broadcast(moved[3:6])
+        losses, at_p, at_q = _Transformable.apply(call, *p, *q, moved[6])
+        return (losses, at_p, at_q), (0, 1 if call.grad_p else None, 1 if call.grad_q else None)
+
+
+class _Gradient(Function):
+    """The gradient of the loss for one side, already computed; its own derivatives come from the reference."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(first, grad, known, *inputs):
+        parts = ((grad.unsqueeze(-1) if grad.ndim else grad) * known).unbind()
+        shape = parts[0].shape
+        side = inputs[first : first + len(parts)]
+        if all(x.shape == shape for x in side):
+            return parts
+        return tuple(part.sum_to_size(x.shape) for part, x in zip(parts, side, strict=True))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.first, grad, _, *tensors = inputs
+        ctx.save_for_backward(grad, *tensors)
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        grad, *inputs = ctx.saved_tensors
+        present = [i for i, x in enumerate(inputs) if x is not None]
+
+        def loss(grad, *tensors):
+            full = dict(zip(present, tensors, strict=True))
+            p, q, _ = _operands([full.get(i) for i in range(7)])
+            return (grad * reference.formula(p, q)).sum()
+
+        side = tuple(1 + k for k, i in enumerate(present) if ctx.first <= i < ctx.first + 3)
+        second = torch.func.grad(loss, side)
+        _, pull = torch.func.vjp(second, grad, *(inputs[i] for i in present))  # type: ignore[misc]
+        for_grad, *rest = pull(cotangents)
+        by_input = dict(zip(present, rest, strict=True))
+        return (None, for_grad, None, *(by_input.get(i) for i in range(6)))
+
+
+def _backward(
+    needed: tuple[bool, ...],
+    grad: Tensor,
+    batch: torch.Size,
+    tensors: Any,
+    at_p: Tensor | None,
+    at_q: Tensor | None,
+) -> tuple:
+    """Return the gradients for all flattened tensors; `grad` is that of each loss, `(*batch)` or the same for all."""
+    *inputs, self_energy_q = tensors
+    for_p = for_q = (None, None, None)
+    gradient = _Gradient.apply if torch.is_grad_enabled() else _Gradient.forward
+    if any(needed[:3]):
+        for_p = gradient(0, grad, at_p, *inputs)
+    if any(needed[3:6]):
+        for_q = gradient(3, grad, at_q, *inputs)
+        for_q = for_q if len(for_q) == 3 else (*for_q, None)
+    for_energy = None
+    if self_energy_q is not None and needed[6]:
+        for_energy = -grad.expand(batch).to(self_energy_q.dtype).sum_to_size(self_energy_q.shape)
+    return (*for_p, *for_q, for_energy)
+
+
+def _batch_first(x: Tensor | None, dim: int | None, rank: int) -> Tensor | None:
+    """Move the mapped axis to the front of a tensor with `rank` other axes, which may be missing on the left."""
+    if x is None or dim is None:
+        return x
+    x = x.movedim(dim, 0)
+    return x.reshape(x.shape[0], *(1,) * (rank + 1 - x.ndim), *x.shape[1:])
+
+
+def _broadcast(side: list[Tensor | None]) -> list[Tensor | None]:
+    present = iter(torch.broadcast_tensors(*(x for x in side if x is not None)))
+    return [x if x is None else next(present) for x in side]
