@@ -12,42 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cramix.torch_internals import as_numpy, readable, shares_memory_with_numpy
+
 _LARGEST = sys.float_info.max
 # Up to this many numbers a check takes its time in calls, and NumPy's take less.
 _FEW = 1 << 12
 _least = np.minimum.reduce
-_PLAIN = Tensor, torch.nn.Parameter
-_NATIVE = torch.float32, torch.float64
-
-
-def readable(*tensors: Tensor) -> bool:
-    """Whether there are values to look at now: not while compiling, in a transform such as `vmap`, or on "meta"."""
-    return not torch.compiler.is_compiling() and not any(in_transform(x) or x.is_meta for x in tensors)
-
-
-def plain_eager() -> bool:
-    """Whether neither the compiler nor a function transform is at work."""
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
-
-
-def in_transform(x: Tensor) -> bool:
-    """Whether the tensor stands for another in a transform of `torch.func`; the compiler has none."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x)
-
-
-def in_reach_of_numpy(*tensors: Tensor) -> bool:
-    """Whether tensors are plain CPU memory, in plain eager mode, and nothing looks on that must see each step."""
-    if not plain_eager() or torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state():
-        return False
-    for x in tensors:
-        if type(x) not in _PLAIN or not x.is_cpu or x.dtype not in _NATIVE or in_transform(x) or x.is_neg():
-            return False
-    return True
-
-
-def numbers(x: Tensor) -> np.ndarray:
-    """The memory of a tensor in reach of NumPy."""
-    return x.detach().numpy() if x.requires_grad else x.numpy()
 
 
 def check_floating(**tensors: Tensor) -> None:
@@ -126,7 +96,11 @@ def check_mixture(weights: Tensor, means: Tensor, scales: Tensor) -> None:
     if torch.compiler.is_compiling():  # when sizes may be symbols, too
         return
     count = weights.numel()
-    if 0 < count <= _FEW and in_reach_of_numpy(weights, means, scales) and _clearly_valid(weights, means, scales):
+    if (
+        0 < count <= _FEW
+        and shares_memory_with_numpy(weights, means, scales)
+        and _clearly_valid(weights, means, scales)
+    ):
         return
     if count == 0 or not readable(weights, means, scales):
         return
@@ -146,7 +120,7 @@ def check_mixture(weights: Tensor, means: Tensor, scales: Tensor) -> None:
 
 def _clearly_valid(weights: Tensor, means: Tensor, scales: Tensor) -> bool:
     """Whether a few reductions by NumPy show that a mixture is valid; if not, it may still be."""
-    m, s = numbers(means), numbers(scales)
+    m, s = as_numpy(means), as_numpy(scales)
     # The last is finite only if all means and scales are.
     return _clearly_weights(weights) and float(_least(s, None)) >= 0 and abs(float(np.vdot(m, s))) <= _LARGEST
 
@@ -154,7 +128,7 @@ def _clearly_valid(weights: Tensor, means: Tensor, scales: Tensor) -> bool:
 @np.errstate(all="ignore")  # products of NumPy may warn of what they met beside the numbers
 def _clearly_weights(weights: Tensor) -> bool:
     """Whether weights in reach of NumPy are >= 0 and sum to one for sure."""
-    w = numbers(weights)
+    w = as_numpy(weights)
     ones = _ones(w.shape[-1], w.dtype)
     excess = w.dot(ones) - ones[0]
     # This is within the tolerance only if every sum is; half of it, as torch may round sums differently.
@@ -175,7 +149,7 @@ def _lies_within(x: Tensor, low: float, high: float) -> bool:
 
 def check_weights(weights: Tensor) -> None:
     """Require weights >= 0 that sum to one along the last axis, up to rounding in their dtype."""
-    if 0 < weights.numel() <= _FEW and in_reach_of_numpy(weights) and _clearly_weights(weights):
+    if 0 < weights.numel() <= _FEW and shares_memory_with_numpy(weights) and _clearly_weights(weights):
         return
     check_finite(weights=weights)
     if (weights < 0).any():

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cramix.checks import readable
 from cramix.distance.operands import multivariate_operands
 from cramix.distance.spherical import Balls, balls, mean_density, mean_over_pairs, squared_distances
 from cramix.mixture import MultivariateNormalMixture
+from cramix.torch_internals import readable
 
 
 def cramer_wold_squared(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from cramix.checks import readable
+from cramix.torch_internals import readable
 
 # Up to this x the Gauss-Jacobi rule is exact to rounding: its error is below 2 (x / 4)^(2n) / (2n)!.
 _FEW = 50.0

@@ -7,7 +7,8 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from cramix.checks import check_finite, check_floating, readable
+from cramix.checks import check_finite, check_floating
+from cramix.torch_internals import readable
 
 
 def unit_vectors(directions: Tensor) -> Tensor:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from cramix.checks import readable
 from cramix.distance.hypergeometric import gamma_ratio, kummer
 from cramix.distance.operands import multivariate_operands
 from cramix.mixture import MultivariateNormalMixture, Spherical
+from cramix.torch_internals import readable
 
 # Beyond this ratio of squared distance to variance a component is a point, to rounding.
 _FAR = 1e17

@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cramix.checks import readable
 from cramix.directions import orthogonal
 from cramix.distance.lp import lp_distance
 from cramix.distance.once import once
@@ -19,6 +18,7 @@ from cramix.distance.transport import Line, squared_transport
 from cramix.mixture import MultivariateNormalMixture, NormalMixture, components
 from cramix.mixture.quantile import quantile
 from cramix.quadrature import BLOCK
+from cramix.torch_internals import readable
 
 
 def wasserstein(p: NormalMixture | Tensor, q: NormalMixture | Tensor, order: int = 2) -> Tensor:

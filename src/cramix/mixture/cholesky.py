@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cramix.checks import readable
+from cramix.torch_internals import readable
 
 
 def cholesky(matrices: Tensor) -> Tensor:

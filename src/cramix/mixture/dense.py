@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cramix.checks import check_covariances, check_finite, readable
+from cramix.checks import check_covariances, check_finite
 from cramix.mixture.cholesky import cholesky, least_share, refuse_singular, rounding
 from cramix.mixture.components import safe_root
 from cramix.mixture.covariance import Covariance
+from cramix.torch_internals import readable
 
 
 class _Dense(Covariance):

@@ -9,11 +9,12 @@ from typing import Self, SupportsIndex, overload
 import torch
 from torch import Tensor
 
-from cramix.checks import check_broadcast, check_finite, check_floating, readable
+from cramix.checks import check_broadcast, check_finite, check_floating
 from cramix.mixture.components import log_weights, whitened_log_density
 from cramix.mixture.multivariate_value import MultivariateComponents
 from cramix.mixture.normal import NormalMixture
 from cramix.mixture.sampling import drawn, reparameterized
+from cramix.torch_internals import readable
 
 
 class MultivariateNormalMixture(MultivariateComponents):

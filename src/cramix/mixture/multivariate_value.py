@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MixtureSameFamily, constraints
 
-from cramix.checks import check_broadcast, check_finite, check_floating, check_weights, readable
+from cramix.checks import check_broadcast, check_finite, check_floating, check_weights
 from cramix.mixture import convert
 from cramix.mixture.axes import Points
 from cramix.mixture.covariance import Covariance
 from cramix.mixture.dense import Full
 from cramix.mixture.weights import of_logits, of_samples, pruned
+from cramix.torch_internals import readable
 
 if TYPE_CHECKING:
     from sklearn.mixture import GaussianMixture

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cramix.checks import check_broadcast, check_floating, check_within, readable
+from cramix.checks import check_broadcast, check_floating, check_within
 from cramix.mixture import components
 from cramix.mixture.quantile import quantile, reparameterized
 from cramix.mixture.risk import expectile, lower_cvar
 from cramix.mixture.value import NormalComponents
 from cramix.mixture.weights import draw
 from cramix.quadrature import gauss_legendre, panel_edges
+from cramix.torch_internals import readable
 
 
 class NormalMixture(NormalComponents):

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cramix.checks import in_transform
 from cramix.mixture import components
 from cramix.mixture.roots import differentiable_root, solve_increasing
+from cramix.torch_internals import in_transform
 
 
 def quantile(u: Tensor, weights: Tensor, means: Tensor, scales: Tensor) -> Tensor:

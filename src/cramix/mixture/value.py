@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal, constraints
 
-from cramix.checks import check_broadcast, check_finite, check_floating, check_mixture, check_weights, readable
+from cramix.checks import check_broadcast, check_finite, check_floating, check_mixture, check_weights
 from cramix.mixture.weights import of_logits, of_samples, pruned
+from cramix.torch_internals import readable
 
 
 class NormalComponents(Distribution):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cramix.checks import check_broadcast, check_finite, readable
+from cramix.checks import check_broadcast, check_finite
+from cramix.torch_internals import readable
 
 
 def of_samples(name: str, shape: torch.Size, weights: Tensor | None, like: Tensor) -> Tensor:
