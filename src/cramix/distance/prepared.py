@@ -106,8 +106,14 @@ def _of_samples(samples: Any, sample_weight: Any) -> NormalMixture | Multivariat
 def _copied(mixture: NormalMixture | MultivariateNormalMixture) -> NormalMixture | MultivariateNormalMixture:
     """Return the mixture without gradient, in memory of its own."""
     with torch.inference_mode(False), torch.no_grad():
+        weights, means = _copy(mixture.weights), _copy(mixture.means)
         if isinstance(mixture, NormalMixture):
-            return mixture._like(mixture.weights.clone(), mixture.means.clone(), mixture.scales.clone())
+            return mixture._like(weights, means, _copy(mixture.scales))
         kind = mixture.covariance_kind
-        values = kind.values.clone(memory_format=torch.preserve_format)
-        return mixture._like(mixture.weights.clone(), mixture.means.clone(), kind.like(values))
+        return mixture._like(weights, means, kind.like(_copy(kind.values)))
+
+
+def _copy(x: Tensor) -> Tensor:
+    """Return a copy in which expanded axes stay expanded."""
+    kept = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.stride())
+    return x.detach()[kept].clone().expand(x.shape)

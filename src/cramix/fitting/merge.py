@@ -168,5 +168,5 @@ def _nearest(data: Data, sums: Tensor) -> Tensor:
     weights, means, spread = data.family.parameters(sums)
     fits = MultivariateNormalMixture(weights, means, data.family.kind(spread), validate_args=False)
     points = MultivariateNormalMixture.from_samples(data.x, data.weights)
-    losses = sliced_cramer_squared(fits, points, target_term=False)
+    losses = sliced_cramer_squared(fits, points, target_self_energy=False)
     return sums[losses.argmin()].unsqueeze(0)

@@ -11,11 +11,12 @@ from torch.autograd import Function
 from cramix.fitting.batches import Batches
 from cramix.fitting.em import Data
 from cramix.fitting.problem import Problem
+from cramix.distance.prepared import PreparedTarget
 from cramix.loss import sliced_cramer_loss
 from cramix.mixture import MultivariateNormalMixture, Tied
 
-# Up to so many points, and so many with a bandwidth, the term of the target alone, a sum over all pairs, is worth its
-# time: losses are then distances.
+# Up to this many points, and this many with a bandwidth, the self energy of the target, a sum over all pairs, is worth
+# its time: losses are then distances.
 _FEW_POINTS, _FEW_SMOOTHED = 1 << 13, 1 << 11
 
 
@@ -115,7 +116,7 @@ class Cramer(Objective):
         self._directions = directions.to(like) if isinstance(directions, Tensor) else directions
         self._normalization = normalization
         self._kernel = Tied(bandwidth**2 * torch.eye(len(like)).to(like)) if bandwidth else None
-        self._target = self._smoothed(self.batches.next()) if batch_size is None else None
+        self._target = PreparedTarget(self._smoothed(self.batches.next())) if batch_size is None else None
 
     @property
     def random(self) -> bool:
@@ -128,9 +129,9 @@ class Cramer(Objective):
         return sliced_cramer_loss(
             self.mixture(weights, means, spread),
             target,
-            self._directions,
-            self._normalization,
-            target_term=self._with_target_term(target),
+            directions=self._directions,
+            normalization=self._normalization,
+            target_self_energy=self._with_target_self_energy(target),
             generator=self.problem.generator,
         )
 
@@ -139,9 +140,10 @@ class Cramer(Objective):
             return target
         return MultivariateNormalMixture(target.weights, target.means, self._kernel, validate_args=False)
 
-    def _with_target_term(self, target: MultivariateNormalMixture) -> bool:
-        """Whether to subtract the term of the target alone, which no mixture changes."""
+    def _with_target_self_energy(self, target: MultivariateNormalMixture | PreparedTarget) -> bool:
+        """Return whether to subtract the self energy of the target, which does not depend on the mixture."""
         if not isinstance(self._directions, str):
             return True  # it takes no longer
+        target = target.mixture if isinstance(target, PreparedTarget) else target
         few = _FEW_POINTS if target.only_points else _FEW_SMOOTHED if self._kernel is not None else 0
         return self._target is not None and target.n_components <= few

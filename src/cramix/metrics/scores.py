@@ -83,4 +83,4 @@ class EnergyScore(_MeanScore):
                 f"y must be one observation for each mixture, {tuple(p.batch_shape + p.event_shape)}; "
                 f"got {tuple(y.shape)}. Flatten the batch."
             )
-        self._add(energy_score(p, y, "none"), weights)
+        self._add(energy_score(p, y), weights)

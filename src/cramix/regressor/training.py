@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cramix.fitting import Step
-from cramix.loss import cramer_loss, energy_score, negative_log_likelihood_loss
+from cramix.loss import crps, energy_score, nll_loss
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.regressor.networks import Networks
 
@@ -21,11 +21,11 @@ Loss = Callable[[Mixture, Tensor], Tensor]
 
 
 def _cramer(p: Mixture, y: Tensor) -> Tensor:
-    return cramer_loss(p, y, "none") if isinstance(p, NormalMixture) else energy_score(p, y, "none")
+    return crps(p, y) if isinstance(p, NormalMixture) else energy_score(p, y)
 
 
 def _likelihood(p: Mixture, y: Tensor) -> Tensor:
-    return negative_log_likelihood_loss(p, y, reduction="none")
+    return nll_loss(p, y, reduction="none")
 
 
 # What each loss of the regressor trains by, one after the other.

@@ -7,10 +7,6 @@ One signature (`signature`) and a ladder of implementations:
 - `small`: NumPy, for so few pairs on the CPU that the time goes into calls;
 - `compiled`: formulas that torch.compile fuses.
 
-`ladder` chooses one. `autograd` makes it differentiable, `atoms` handles point sets by sorting, and `cancellation`
+`ladder` chooses one. `distance` has the public functions, `autograd` makes them differentiable, `atoms` handles point sets by sorting, and `cancellation`
 recomputes distances that are small against the scales of the mixtures.
 """
-
-from cramix.distance.cramer.distance import cramer_distance, cramer_squared
-
-__all__ = ["cramer_distance", "cramer_squared"]

@@ -47,7 +47,7 @@ def differentiable_cramer(
     if plain_eager():
         return _Eager.apply(call, *_flattened(p, q, self_energy_q))
     losses = _Transformable.apply(call._replace(reduction="none"), *_flattened(p, q, self_energy_q))[0]
-    return _reduced(losses, reduction)
+    return reduced(losses, reduction)
 
 
 def _flattened(p: Operand, q: Operand, self_energy_q: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -64,7 +64,8 @@ def _evaluate(call: _Call, tensors: Any) -> Evaluation:
     )
 
 
-def _reduced(losses: Tensor, reduction: str) -> Tensor:
+def reduced(losses: Tensor, reduction: str) -> Tensor:
+    """Return losses `(*batch)` as they are, their mean or their sum."""
     if reduction == "none" or losses.ndim == 0:
         return losses
     return losses.mean() if reduction == "mean" else losses.sum()
@@ -79,7 +80,7 @@ class _Eager(Function):
         ctx.batch = losses.shape
         ctx.each = 1 / losses.numel() if call.reduction == "mean" and losses.numel() > 1 else None
         ctx.save_for_backward(*tensors)
-        return _reduced(losses, call.reduction)
+        return reduced(losses, call.reduction)
 
     @staticmethod
     def backward(ctx, grad):

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from cramix.mixture import NormalMixture
 from cramix.torch_internals import in_transform, plain_eager
 
 
@@ -65,6 +66,14 @@ class Implementation(Protocol):
             grad_q: the same for q; of atoms without the term `self_energy_q`.
             block: numbers in the temporary arrays of one block, see `kernels.block_size`.
         """
+
+
+def operand_of(mixture: NormalMixture) -> Operand:
+    """Return a mixture as an operand, in float32 at least, since losses exceed the range of half precision."""
+    weights, means, scales = mixture.weights, mixture.means, None if mixture.only_atoms else mixture.scales
+    if means.dtype in (torch.float32, torch.float64):
+        return Operand(weights, means, scales)
+    return Operand(weights.float(), means.float(), None if scales is None else scales.float())
 
 
 def batch_of(p: Operand, q: Operand) -> torch.Size:
