@@ -62,10 +62,10 @@ def cramer_wold_squared(p: Any, q: Any, bandwidth: float | Tensor | None = None)
 def silverman(p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> Tensor:
     """Return Silverman's rule `(4 / (3n))^(2/5) v`, `(*batch)`, for n samples of mean variance v per coordinate (O12).
 
-    For two sets of samples n is the larger number, and v the mean of both variances. CWAE uses v = 1, for codes that are
-    drawn to a standard normal distribution.
+    For two sets of samples n is the larger number, and v the mean of both variances. CWAE uses v = 1, for codes that
+    are drawn to a standard normal distribution.
     """
-    sides = [side for side in (p, q) if side.only_points]
+    sides = [side for side in (p, q) if side.is_empirical]
     if not sides:
         raise ValueError("bandwidth must be given for two mixtures; got None. Silverman's rule needs samples.")
     count = max(side.n_components for side in sides)

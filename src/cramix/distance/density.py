@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cramix.distance.operands import Mixture, common_batch, promoted_mixtures, require_mixture
-from cramix.mixture import Covariance, Diagonal, Full, MultivariateNormalMixture, NormalMixture, Spherical
+from cramix.mixture import Covariance, Diagonal, Full, NormalMixture, Spherical
 from cramix.mixture.components import whitened_log_density
 
 
@@ -49,10 +49,10 @@ def density_l2_squared(p: Mixture, q: Mixture) -> Tensor:
 
 def _side(mixture: Mixture) -> _Side:
     if isinstance(mixture, NormalMixture):
-        mixture.refuse_atoms("the L2 distance of densities")
+        mixture._require_density("the L2 distance of densities")
         covariances: Covariance = Spherical(mixture.scales.double().square())
         return _Side(mixture.weights.double(), mixture.means.double().unsqueeze(-1), covariances)
-    mixture.refuse_points("the L2 distance of densities")
+    mixture._require_density("the L2 distance of densities")
     wide = mixture.to(dtype=torch.float64)
     return _Side(wide.weights, wide.means, wide.covariance_kind)
 

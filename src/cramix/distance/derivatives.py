@@ -1,7 +1,8 @@
 """Derivatives at their limits: results that have first derivatives only, and roots at zero.
 
 A gradient that was derived with a quantity held fixed, because the derivative in that quantity vanishes, is right. The
-gradient of that gradient is not, since the quantity moves. Autograd would return it without notice; here it is an error.
+gradient of that gradient is not, since the quantity moves. Autograd would return it without notice; here it raises an
+error.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def first_order_only(result: Tensor, *parameters: Tensor) -> Tensor:
 
 
 def constant_gradient(gradient: Tensor, *parameters: Tensor) -> Tensor:
-    """Return a gradient whose own derivatives raise an error, unless the parameters are constants or no graph is built."""
+    """Return a gradient whose own derivatives raise an error, unless the parameters are constants."""
     watched = torch.is_grad_enabled() and any(x.requires_grad for x in parameters)
     return _ConstantGradient.apply(gradient, *parameters) if watched else gradient
 

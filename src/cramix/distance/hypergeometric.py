@@ -38,9 +38,7 @@ def kummer(a: float, b: float, x: Tensor) -> Tensor:
         tensor([1.0000, 0.7468, 0.4410])
     """
     if (a + 0.5) % 1 or a < -0.5 or b < max(a, 0.5):
-        raise ValueError(
-            f"a must be half an odd number >= -1/2, and b at least a and 1/2; got a = {a} and b = {b}."
-        )
+        raise ValueError(f"a must be half an odd number >= -1/2, and b at least a and 1/2; got a = {a} and b = {b}.")
     return _Kummer.apply(x, a, b)
 
 
@@ -87,7 +85,9 @@ def _mean_of_exp(x: Tensor, a: float, c: float) -> Tensor:
     small = x < _SMALL_X
     if readable(x) and small.all():
         return _jacobi(x, a, c)
-    return torch.where(small, _jacobi(torch.where(small, x, 0), a, c), _trapezoid(torch.where(small, _SMALL_X, x), a, c))
+    return torch.where(
+        small, _jacobi(torch.where(small, x, 0), a, c), _trapezoid(torch.where(small, _SMALL_X, x), a, c)
+    )
 
 
 def _jacobi(x: Tensor, a: float, c: float) -> Tensor:

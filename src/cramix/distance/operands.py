@@ -133,9 +133,7 @@ def common_batch(p: Mixture, q: Mixture) -> torch.Size:
     """Require two mixtures in one space, and return the shape that their batch shapes broadcast to."""
     check_one_device(p=p.means, q=q.means)
     if p.event_shape != q.event_shape:
-        raise ValueError(
-            f"p and q must have one event shape; got {tuple(p.event_shape)} and {tuple(q.event_shape)}."
-        )
+        raise ValueError(f"p and q must have one event shape; got {tuple(p.event_shape)} and {tuple(q.event_shape)}.")
     return check_broadcast("Batch shapes come before components.", p=p.batch_shape, q=q.batch_shape)
 
 
@@ -155,14 +153,16 @@ def _wrong_shape(name: str, p: Mixture, x: Tensor, several: str) -> ValueError:
     if p.batch_shape:
         rule = f"{name} must have the shape of one draw of p, {draw}: one observation each"
         kind = type(p).__name__
-        cure = f" For the same samples with every mixture use {kind}.from_samples." if several.startswith("a set") else ""
+        cure = (
+            f" For the same samples with every mixture use {kind}.from_samples." if several.startswith("a set") else ""
+        )
         return ValueError(f"{rule}; got {got}.{cure}")
     shape = f"(n, {p.event_shape[0]})" if p.event_shape else "(n,)"
     return ValueError(f"{name} must be one observation {draw} or {several} {shape}, n >= 1; got {got}.")
 
 
 def _of_samples(p: M, name: str, x: Tensor, weights: Tensor | None = None) -> M:
-    return type(p).from_samples(x, weights, name=name)
+    return type(p)._of_samples(name, x, weights)
 
 
 def _one_observation_each(p: Any, x: Tensor, sample_weight: Any, missing: str) -> Target:
@@ -270,4 +270,4 @@ def _as_operand(name: str, side: Any, kind: type[M], other: Any) -> M:
             f"{name} must be a mixture where the other side has a batch, {tuple(other.batch_shape)}; "
             f"got samples {tuple(x.shape)}. Use {kind.__name__}.from_samples."
         )
-    return kind.from_samples(x, name=name)  # type: ignore[return-value]
+    return kind._of_samples(name, x)

@@ -218,7 +218,7 @@ def _over_slices(
 
 def check_target_self_energy(directions: Any, p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> None:
     """Require sides for which the self energy of q can be left out."""
-    if not isinstance(directions, str) or p.only_points or (requires_grad(q) and not q.only_points):
+    if not isinstance(directions, str) or p.is_empirical or (requires_grad(q) and not q.is_empirical):
         raise ValueError(
             "target_self_energy must be True unless p is a mixture with covariances, the target a constant or points, "
             'and directions "exact"; got False.'

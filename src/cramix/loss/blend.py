@@ -17,7 +17,6 @@ from cramix.distance.operands import Mixture, as_target
 from cramix.loss.functional import cramer_losses, negative_log_likelihoods
 from cramix.loss.modules import Loss
 from cramix.loss.reduction import check_reduction, reduce
-from cramix.mixture import NormalMixture
 
 Schedule = Callable[[float], float]
 
@@ -59,6 +58,7 @@ def blended_loss(
         missing: "error" for a NaN in the target, or "ignore" to leave out its observations.
 
     Example:
+        >>> from cramix import NormalMixture
         >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
         >>> blended_loss(p, torch.tensor([0.5, 1.0]), share=0.25)
         tensor(0.5643)
@@ -89,6 +89,7 @@ class BlendedLoss(Loss):
         missing: "error" for a NaN in the target, or "ignore" to leave out its observations.
 
     Example:
+        >>> from cramix import NormalMixture
         >>> loss = BlendedLoss(steps=4, schedule=ramp(0.5, 1.0))
         >>> shares = [(loss.step(), loss.share)[1] for _ in range(4)]
         >>> shares, loss(NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1)), torch.tensor([1.0]))

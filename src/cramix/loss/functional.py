@@ -237,12 +237,12 @@ def sliced_wasserstein_loss(
 
 def energy_scores(p: Mixture, q: Mixture, tolerance: float) -> Tensor:
     """Return the energy score of each batch element, `(*batch)`, for mixtures of one dtype."""
-    if isinstance(p, NormalMixture) and isinstance(q, NormalMixture) and q.only_atoms and q.n_components == 1:
+    if isinstance(p, NormalMixture) and isinstance(q, NormalMixture) and q.is_empirical and q.n_components == 1:
         return cramer_of_mixtures(p, q)
     a, b = in_coordinates(p), in_coordinates(q)
-    if a.only_points:  # components with covariance 0, whose self energy counts
+    if a.is_empirical:  # components with covariance 0, whose self energy counts
         a = MultivariateNormalMixture(a.weights, a.means, Spherical(torch.zeros_like(a.weights)), validate_args=False)
-    if not b.only_points:
+    if not b.is_empirical:
         b = b.detach()
     return sliced_cramer_of_mixtures(a, b, tolerance=tolerance, target_self_energy=False) / sphere_factor(a.dim)
 
@@ -257,15 +257,11 @@ def cramer_losses(target: Target) -> Tensor:
 def negative_log_likelihoods(target: Target) -> Tensor:
     """Return the negative log likelihood of each batch element, of samples or of a mixture."""
     q = target.q
-    samples, weights = (q.means, q.weights) if _is_samples(q) else nodes_of(q.detach())
+    samples, weights = (q.means, q.weights) if q.is_empirical else nodes_of(q.detach())
     return negative_log_likelihood(target.p, samples, weights)
 
 
 def _cramer(target: Target, reduction: str = "none") -> Tensor:
-    known = target.prepared is not None and target.q.only_atoms
-    energy = target.prepared.self_energy_on_line() if target.prepared is not None and known else None
+    known = target.prepared is not None and target.q.is_empirical
+    energy = target.prepared.self_energy_on_line() if known else None
     return cramer_of_mixtures(target.p, target.q, energy, reduction=reduction)
-
-
-def _is_samples(q: Mixture) -> bool:
-    return q.only_atoms if isinstance(q, NormalMixture) else q.only_points

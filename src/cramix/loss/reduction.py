@@ -11,7 +11,7 @@ _REDUCTIONS = ("none", "mean", "sum")
 
 
 def reduce(losses: Tensor, target: Target, reduction: str) -> Tensor:
-    """Reduce losses `(*batch)` with the weights w of a target: "none" is w l, "sum" their sum, "mean" sum(w l) / sum(w).
+    """Reduce losses l `(*batch)` with weights w: "none" is w l, "sum" their sum, "mean" sum(w l) / sum(w).
 
     A missing target counts in neither sum, and its loss is 0.
     """

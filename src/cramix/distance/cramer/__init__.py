@@ -7,6 +7,6 @@ One signature (`signature`) and a ladder of implementations:
 - `small`: NumPy, for so few pairs on the CPU that the time goes into calls;
 - `compiled`: formulas that torch.compile fuses.
 
-`ladder` chooses one. `distance` has the public functions, `autograd` makes them differentiable, `atoms` handles point sets by sorting, and `cancellation`
-recomputes distances that are small against the scales of the mixtures.
+`ladder` chooses one. `distance` has the public functions, `autograd` makes them differentiable, `atoms` handles sets of
+points by sorting, and `cancellation` recomputes distances that are small against the scales of the mixtures.
 """

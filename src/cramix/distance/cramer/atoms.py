@@ -1,4 +1,4 @@
-"""Weighted points on the line: energies and step functions by sorting, O(n log n) without pairs (math.md, eq. 9 to 11)."""
+"""Weighted points on the line: energies and step functions by sorting, in O(n log n) (docs/math.md, eq. 9 to 11)."""
 
 from __future__ import annotations
 

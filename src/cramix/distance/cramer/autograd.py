@@ -38,8 +38,8 @@ def differentiable_cramer(
     """Return the Cramér loss of a mixture p and a mixture or atoms q, `(*batch)`, or reduced to a number.
 
     The reduction by "mean" or "sum" could as well follow outside. In plain eager mode it is part of the autograd
-    function, which saves a tenth of the time of a small loss. `self_energy_q`, `1/2 E|Y - Y'|` of atoms q in float64, is
-    computed if None.
+    function, which saves a tenth of the time of a small loss. `self_energy_q`, `1/2 E|Y - Y'|` of atoms q in float64,
+    is computed if None.
     """
     if q.scales is None and self_energy_q is None:
         self_energy_q = atoms.self_energy(q.means, q.weights)

@@ -2,7 +2,8 @@
 
 A side of the distance is one tensor here, component-major: rows weights, means, scales of shape `(3, k, B)`, or
 `(2, k, B)` for atoms, which have no scales; `(., k, 1)` is shared by the whole batch. The long batch axis is the
-contiguous one, so that arrays of pairs never have a short inner loop, and a side is copied, cut or converted in one call.
+contiguous one, so that arrays of pairs never have a short inner loop, and a side is copied, cut or converted in one
+call.
 
 With `d` the difference of the means, `t^2` the sum of the variances and `z = d / (t sqrt 2)`, three numbers describe a
 pair (docs/math.md, eq. 5 to 7):

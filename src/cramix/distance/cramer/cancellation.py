@@ -67,7 +67,7 @@ def recomputed(
 
 def sum_of_squares(p: Tensor, q: Tensor, block: int | None = None) -> Tensor:
     """Integrate `(F - G)^2` for float64 sides by Gauss-Legendre panels, `(B,)`."""
-    most = block_size(p.device, block)
+    limit = block_size(p.device, block)
     batch = max(p.shape[2], q.shape[2])
     p, q = (side.mT.expand(-1, batch, -1) for side in (p, q))  # (3 or 2, B, k)
     smooth = p if len(q) == 2 else torch.cat((p, q), -1)
@@ -79,24 +79,24 @@ def sum_of_squares(p: Tensor, q: Tensor, block: int | None = None) -> Tensor:
     in_scales = width / torch.where(smooth[2] > 0, smooth[2], torch.inf).amin(-1, keepdim=True)
     total = p.new_zeros(batch)
     # Both sides relative to the nearer tail, F or F - 1, where it is small; F - 1/2 in the middle, where erf is best.
-    at_edges = f.lower_tail(edges[:, :-1], most)
+    at_edges = f.lower_tail(edges[:, :-1], limit)
     tails = (at_edges > 0.9).int() - (at_edges < 0.1).int()
     for tail, (order, (least, most)) in product((-1, 0, 1), ORDERS.items()):
         wanted = (width > 0) & (tails == tail) & (least <= in_scales) & (in_scales < most)
         rows, panels = wanted.nonzero(as_tuple=True)
-        step = max(1, most // (order * smooth.shape[2]))
+        step = max(1, limit // (order * smooth.shape[2]))
         for row, panel in zip(rows.split(step), panels.split(step), strict=True):
             left = edges[row, panel]
             # Nodes are relative to the edge: absolute ones would be rounded to the spacing of numbers of the size of
             # the means, which is coarse for narrow components.
             beyond, weights = panel_nodes(torch.zeros_like(left), width[row, panel], order)  # (panels, order)
-            difference = f(left, beyond, tail, row, panel) - g(left, beyond, tail, row, panel)  # coarse part and remainder
+            difference = f(left, beyond, tail, row, panel) - g(left, beyond, tail, row, panel)
             total.index_add_(0, row, (weights * difference.sum(-1).square()).sum(-1))
     return total
 
 
 class _SmoothCDF:
-    """`F, F - 1/2, F - 1` (tail -1, 0, 1) of a mixture `(3, B, k)`, split along the last axis into a coarse part and a remainder."""
+    """`F, F - 1/2, F - 1` (tail -1, 0, 1) of a mixture `(3, B, k)`; the last axis is a coarse part and a remainder."""
 
     def __init__(self, side: Tensor) -> None:
         spread = (side[2] * 2**0.5).clamp_min_(torch.finfo(side.dtype).tiny)

@@ -38,7 +38,7 @@ def cramer_squared(p: Any, q: Any, *, backend: str = "auto", block: int | None =
     """
     check_backend(backend)
     a, b, _, prepared = as_operands(NormalMixture, p, q)
-    energy = prepared.self_energy_on_line() if prepared is not None and b.only_atoms else None
+    energy = prepared.self_energy_on_line() if prepared is not None and b.is_empirical else None
     return cramer_of_mixtures(a, b, energy, backend=backend, block=block)
 
 

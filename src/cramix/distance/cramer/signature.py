@@ -70,7 +70,7 @@ class Implementation(Protocol):
 
 def operand_of(mixture: NormalMixture) -> Operand:
     """Return a mixture as an operand, in float32 at least, since losses exceed the range of half precision."""
-    weights, means, scales = mixture.weights, mixture.means, None if mixture.only_atoms else mixture.scales
+    weights, means, scales = mixture.weights, mixture.means, None if mixture.is_empirical else mixture.scales
     if means.dtype in (torch.float32, torch.float64):
         return Operand(weights, means, scales)
     return Operand(weights.float(), means.float(), None if scales is None else scales.float())

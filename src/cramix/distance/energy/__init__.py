@@ -8,6 +8,7 @@ implementations:
 - `small`: the same on NumPy arrays, for problems so small that the time goes into calls;
 - `transforms`: one custom operator around it, for torch.compile and function transforms.
 
-`ladder` chooses one, and `autograd` makes it differentiable. The rest are parts of `blocked`: `flat_mixtures` (operands),
-`nodes` (the rule), `pair_norm` and `mean_norm` (mean lengths), `component_pairs`, `point_pairs` and `self_energy` (sums).
+`ladder` chooses one, and `autograd` makes it differentiable. The rest are parts of `blocked`: `flat_mixtures`
+(operands), `nodes` (the rule), `pair_norm` and `mean_norm` (mean lengths), `component_pairs`, `point_pairs` and
+`self_energy` (sums).
 """

@@ -34,7 +34,7 @@ class Operand(NamedTuple):
     @property
     def is_points(self) -> bool:
         """Return whether all covariances are known to be 0."""
-        return self.mixture.only_points
+        return self.mixture.is_empirical
 
     @property
     def needs_grad(self) -> bool:
@@ -70,8 +70,7 @@ def energy_distance(
     """
     batch = torch.broadcast_shapes(p.mixture.batch_shape, q.mixture.batch_shape)
     if not batch.numel():
-        sides = (p.mixture, q.mixture)
-        parts = (x for side in sides for x in (side.weights, side.means, side.covariance_kind.values))
+        parts = (x for m in (p.mixture, q.mixture) for x in (m.weights, m.means, m.covariance_kind.values))
         return torch.stack([x.sum() for x in parts]).sum().expand(batch)  # empty, but with gradients
     if target_self_energy and _cheaper_swapped(p, q):
         p, q = q, p
@@ -111,7 +110,7 @@ def self_energy_of(mixture: MultivariateNormalMixture, tolerance: float, block: 
     kind = _kind(mixture, constant=True)
     with torch.no_grad():
         tensors = _flat(_tensors(mixture, mixture, kind), mixture.batch_shape, kind)
-        if mixture.only_points:
+        if mixture.is_empirical:
             weights, points = tensors
             return point_pairs.self_energy(points, weights, block)
         return SelfEnergy(flat(kind, tensors), tolerance, block)
@@ -142,7 +141,7 @@ def _known(side: Operand, batch: torch.Size, tolerance: float, block: int | None
 def _kind(mixture: MultivariateNormalMixture, constant: bool) -> type[Flat]:
     """Return the form of a side; a constant one is points if its components share a covariance."""
     kind = mixture.covariance_kind
-    if mixture.only_points or (constant and kind.shared):
+    if mixture.is_empirical or (constant and kind.shared):
         return Points
     return Factors if isinstance(kind, Factor) else Components
 
@@ -210,14 +209,14 @@ def _tensors(
 ) -> tuple[Tensor, ...]:
     """Return weights, means and covariances, if there are any, in a form that suits both sides."""
     weights, means, covariances = mixture.weights, mixture.means, mixture.covariance_kind
-    if mixture.only_points:
+    if mixture.is_empirical:
         return weights, means
     if kind is Factors:
         values, axes = covariances.values, 2
     else:
-        dense = not covariances.axis_aligned or not (other.only_points or other.covariance_kind.axis_aligned)
+        dense = not covariances.axis_aligned or not (other.is_empirical or other.covariance_kind.axis_aligned)
         values, axes = (covariances.matrices(mixture.dim), 2) if dense else (covariances.spread(), 1)
-        if not dense and not other.only_points and other.covariance_kind.spread().shape[-1] > 1:
+        if not dense and not other.is_empirical and other.covariance_kind.spread().shape[-1] > 1:
             values = values.expand(*values.shape[:-1], mixture.dim)
     k = mixture.n_components
     if kind is Points:

@@ -132,7 +132,7 @@ def _components_and_points(
 
 
 def _points(p: Points, q: Points, derivatives: bool, block: int | None) -> Evaluation:
-    (p_weights, x), (q_weights, y) = (map(as_tensor, side[:2]) for side in (p, q))  # type: ignore[arg-type]
+    p_weights, x, q_weights, y = map(as_tensor, (p.weights, p.means, q.weights, q.means))
     n, batch = x.shape[1], max(len(x), len(y))
     signed = torch.cat((p_weights.expand(batch, -1), -q_weights.expand(batch, -1)), 1)
     points = torch.cat((x.expand(batch, -1, -1), y.expand(batch, -1, -1)), 1)
@@ -146,8 +146,8 @@ def _points(p: Points, q: Points, derivatives: bool, block: int | None) -> Evalu
 def _in_units(p: Side, q: Side) -> tuple[Side, Side, Array, Array]:
     """Return both sides relative to a common centre, in a unit of their size, `(B,)`, and their radius in it, `(B,)`.
 
-    Where one side serves a whole batch, centre and unit are the same for all, so that this side needs no copies: its own
-    centre and the smallest size, so that batch elements that are far away take no digits from the others.
+    Where one side serves a whole batch, centre and unit are the same for all, so that this side needs no copies: its
+    own centre and the smallest size, so that batch elements that are far away take no digits from the others.
     """
     shared = len(p.weights) != len(q.weights)
     centre = mean(min(p, q, key=lambda side: len(side.weights))) if shared else 0.5 * (mean(p) + mean(q))

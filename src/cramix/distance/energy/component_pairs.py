@@ -22,7 +22,7 @@ _FEW_LENGTHS = 1 << 11
 
 
 class PairSum(NamedTuple):
-    """A sum over pairs, `(B,)`, with derivatives in weights, means and covariances of the components where requested."""
+    """A sum over pairs, `(B,)`, with derivatives in weights, means and covariances where requested."""
 
     total: Array
     weights: Array | None = None

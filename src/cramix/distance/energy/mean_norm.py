@@ -30,7 +30,7 @@ _LOG2_E = math.log2(math.e)
 
 
 class Rows:
-    """Normal vectors around E = B k centres, each with its own covariance: everything that does not depend on the points.
+    """Normal vectors around E = B k centres, each with its own covariance: all that does not depend on the points.
 
     Points are columns here, so that matrix products are wide rather than tall, which is up to four times as fast on a
     CPU.

@@ -1,7 +1,7 @@
 """Quadrature nodes for mean lengths, the same for all pairs of a distance (docs/math.md, eq. 26 and 27).
 
-They lie on a lattice in `log u`, from an index on that depends on the size of the problem. The infinite lower end of the
-lattice is a sum over a smooth function of t, which a few Gauss nodes replace.
+They lie on a lattice in `log u`, from an index on that depends on the size of the problem. The infinite lower end of
+the lattice is a sum over a smooth function of t, which a few Gauss nodes replace.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def choose_nodes(
     constant = weights[:, count - 1] / math.expm1(step)
     weights = np.concatenate((weights[:, :1] * end.weights, weights[:, 1:count]), -1)
     low = int((t.max(0) < _LOW).sum())
-    return Nodes(*map(as_array, (t, weights, constant, first)), low).like(variances)
+    return Nodes(as_array(t), as_array(weights), as_array(constant), as_array(first), low).like(variances)
 
 
 def lattice(first: int, count: int, tolerance: float, unit: Tensor) -> Tensor:

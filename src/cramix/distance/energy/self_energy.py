@@ -38,16 +38,16 @@ _RUN = 4
 
 
 class _Group(NamedTuple):
-    """Nodes that are visited together: a run of the lattice, by its index, or the Gauss nodes below a lattice index."""
+    """Nodes that are visited together: a run of the lattice, by its number, or the Gauss nodes below a lattice node."""
 
-    index: int
+    number: int
     low: bool
 
     def nodes(self, tolerance: float, unit: Tensor) -> Tensor:
         """Return `t`, `(M, nodes)`, in units `(M,)`."""
         if self.low:
-            return below_lattice(self.index, tolerance, unit)
-        return lattice(self.index * _RUN, _RUN, tolerance, unit)
+            return below_lattice(self.number, tolerance, unit)
+        return lattice(self.number * _RUN, _RUN, tolerance, unit)
 
 
 class SelfEnergy:

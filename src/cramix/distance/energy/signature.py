@@ -14,7 +14,7 @@ from cramix.distance.energy.self_energy import SelfEnergy
 
 
 class KnownEnergy(NamedTuple):
-    """The self energy of a side that stays the same, `1/2 E|Y - Y'|`: numbers, or an object that has it for any nodes."""
+    """The self energy of a constant side, `1/2 E|Y - Y'|`: numbers, or an object that has it for any nodes."""
 
     energy: Tensor | SelfEnergy
     rows: Tensor | None  # (B,), which mixture of the side a batch element has; its own if None
