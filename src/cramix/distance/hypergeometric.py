@@ -1,8 +1,8 @@
 """Kummer's confluent hypergeometric function `1F1(a; b; -x)`, for means over the sphere (docs/others.md, eq. O1 to O5).
 
 For `a = 1/2 + m` it is the mean of `exp(-x T)` over `T ~ Beta(a, b - a)`, an integral of positive numbers for every x.
-Up to `_SMALL_X` a Gauss-Jacobi rule with fixed nodes computes it. Beyond, `T = tanh(y)^2` makes the integrand a bump that
-decays on both sides, and the trapezoid rule in steps of a fraction of its width converges geometrically.
+Up to `_SMALL_X` a Gauss-Jacobi rule with fixed nodes computes it. Beyond, `T = tanh(y)^2` makes the integrand a bump
+that decays on both sides, and the trapezoid rule in steps of a fraction of its width converges geometrically.
 """
 
 from __future__ import annotations

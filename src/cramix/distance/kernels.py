@@ -41,8 +41,8 @@ def normalized(weights: Tensor) -> tuple[Tensor, Tensor]:
 class Scratch:
     """Uninitialised temporary arrays; the next `Scratch` of the same thread overwrites them.
 
-    On the CPU, allocating fresh pages takes longer than the arithmetic on them, so each thread keeps some memory. CUDA's
-    allocator keeps memory itself.
+    On the CPU, allocating fresh pages takes longer than the arithmetic on them, so each thread keeps some memory.
+    CUDA's allocator keeps memory itself.
     """
 
     def __init__(self, like: Tensor) -> None:

@@ -53,8 +53,8 @@ def kl_divergence(
     """Estimate `KL(p || q) = E_p log(f(X) / g(X))`, `(*batch)`, by Monte Carlo (eq. O15).
 
     The estimate is unbiased, with a standard error of `sd(log(f / g)) / sqrt(samples)`, and may be negative. Gradients
-    are unbiased: those of q directly, those of p through its reparameterised samples alone, since the term through f has
-    mean 0; second derivatives in p raise an error.
+    are unbiased: those of q directly, those of p through its reparameterised samples alone, since the term through f
+    has mean 0; second derivatives in p raise an error.
 
     Args:
         p: mixture to draw from, without atoms.
@@ -73,7 +73,7 @@ def kl_divergence(
     require_mixture("p", p)
     require_mixture("q", q)
     batch = common_batch(p, q)
-    p, q = promoted_mixtures(in_single_at_least(p), in_single_at_least(q))  # type: ignore[type-var]
+    p, q = promoted_mixtures(in_single_at_least(p), in_single_at_least(q))
     p = p.expand(batch)
     x = p.rsample((samples,), generator)
     log_ratio = p.detach().log_prob(x) - q.log_prob(x)

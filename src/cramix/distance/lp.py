@@ -66,7 +66,7 @@ def flat_in_float64(side: Operand, batch: torch.Size) -> Operand:
 
 
 def _integral(sides: list[Operand], order: float) -> tuple[Tensor, Tensor]:
-    """Integrate `|F - G|^order` in units of the largest difference, since high orders underflow; return both, `(B,)`."""
+    """Integrate `|F - G|^order` in units of the largest difference, as high orders underflow; return both, `(B,)`."""
     smooth = [(sign, s) for sign, s in zip((1.0, -1.0), sides, strict=True) if s.scales is not None]
     steps = [(sign, s) for sign, s in zip((1.0, -1.0), sides, strict=True) if s.scales is None]
     # Edges at atoms move with them, which is the whole gradient of the location of an atom.
