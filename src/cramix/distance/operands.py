@@ -152,10 +152,7 @@ def _wrong_shape(name: str, p: Mixture, x: Tensor, several: str) -> ValueError:
     draw, got = tuple(p.batch_shape + p.event_shape), tuple(x.shape)
     if p.batch_shape:
         rule = f"{name} must have the shape of one draw of p, {draw}: one observation each"
-        kind = type(p).__name__
-        cure = (
-            f" For the same samples with every mixture use {kind}.from_samples." if several.startswith("a set") else ""
-        )
+        cure = f" For one set of samples for all use {type(p).__name__}.from_samples." if name == "target" else ""
         return ValueError(f"{rule}; got {got}.{cure}")
     shape = f"(n, {p.event_shape[0]})" if p.event_shape else "(n,)"
     return ValueError(f"{name} must be one observation {draw} or {several} {shape}, n >= 1; got {got}.")
@@ -207,7 +204,7 @@ def _without_missing(x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor 
 def _mixture_target(p: Any, target: Any, sample_weight: Any) -> Target:
     prepared = target if isinstance(target, PreparedTarget) else None
     q = target.mixture if isinstance(target, PreparedTarget) else target
-    if type(q) is not type(p) or q.event_shape != p.event_shape:
+    if q.event_shape != p.event_shape:
         raise ValueError(f"target must be a {_described(p)}, as p is; got a {_described(q)}.")
     if p.batch_shape and q.batch_shape and p.batch_shape != q.batch_shape:
         raise ValueError(
@@ -220,7 +217,7 @@ def _mixture_target(p: Any, target: Any, sample_weight: Any) -> Target:
             "sample_weight must be None for a target that is a mixture, which has weights; "
             f"got {type(sample_weight).__name__}."
         )
-    p, q = promoted_mixtures(p, q)
+    p, q = promoted_mixtures(p, q)  # type: ignore[type-var]
     if prepared is not None:
         prepared = prepared.in_dtype(p.means.dtype)
     return Target(p, q, batch, _loss_weight(sample_weight, batch, p), prepared=prepared)

@@ -179,7 +179,7 @@ def checked_directions(directions: Any, means: Tensor) -> Any:
     dim = means.shape[-1]
     if isinstance(directions, str) and directions == "exact":
         return directions
-    if isinstance(directions, Integral) and not isinstance(directions, bool) and directions >= 1:
+    if isinstance(directions, Integral) and not isinstance(directions, bool) and int(directions) >= 1:
         return int(directions)
     if isinstance(directions, str | int | float | None):
         raise ValueError(

@@ -20,7 +20,7 @@ _LEAST_PAIRS = 64
 
 
 def nodes_of(q: Mixture) -> tuple[Tensor, Tensor]:
-    """Return quadrature nodes for means under a mixture, `(*batch, n)` or `(*batch, n, d)`, and weights, `(*batch, n)`."""
+    """Return nodes for means under a mixture, `(*batch, n)` or `(*batch, n, d)`, and their weights, `(*batch, n)`."""
     if isinstance(q, NormalMixture):
         # The compiler folds constants itself; without it they are cached on the device, as CUDA graphs require.
         rule = _rule.__wrapped__ if torch.compiler.is_compiling() else _rule

@@ -115,8 +115,8 @@ def energy_score_loss(
 ) -> Tensor:
     """Return the energy score `E|X - Y| - 1/2 E|X - X'|`, X of p and Y of the target (docs/math.md, eq. 24).
 
-    For a set of samples it is the mean of their scores, for a mixture the expected score. On the line it is the CRPS; of
-    vectors, for one observation, it is `sliced_cramer_loss` divided by the mean of |cos| over the sphere. A target
+    For a set of samples it is the mean of their scores, for a mixture the expected score. On the line it is the CRPS;
+    of vectors, for one observation, it is `sliced_cramer_loss` divided by the mean of |cos| over the sphere. A target
     mixture gets no gradient.
 
     Args:
@@ -145,8 +145,8 @@ def nll_loss(
     """Return the negative log likelihood, of a set of samples their mean (docs/others.md, eq. O14).
 
     For a mixture it is the cross entropy, the expected value: on the line by 32 Gauss-Hermite nodes per component, in d
-    dimensions by 128 or more quasi-random ones, exact up to rounding where p has one component. A target mixture gets no
-    gradient.
+    dimensions by 128 or more quasi-random ones, exact up to rounding where p has one component. A target mixture gets
+    no gradient.
 
     Args:
         p: mixture with batch shape `(*batch)`, without atoms.
@@ -262,6 +262,6 @@ def negative_log_likelihoods(target: Target) -> Tensor:
 
 
 def _cramer(target: Target, reduction: str = "none") -> Tensor:
-    known = target.prepared is not None and target.q.is_empirical
-    energy = target.prepared.self_energy_on_line() if known else None
+    prepared = target.prepared
+    energy = prepared.self_energy_on_line() if prepared is not None and target.q.is_empirical else None
     return cramer_of_mixtures(target.p, target.q, energy, reduction=reduction)

@@ -76,9 +76,12 @@ def energy_distance(
         p, q = q, p
     if not plain_eager():
         kinds = (Points if side.is_points else Components for side in (p, q))
-        sides = [_flat(_tensors(a.mixture, b.mixture, kind), batch, kind) for a, b, kind in zip((p, q), (q, p), kinds)]  # noqa: B905
+        of_p, of_q = (
+            _flat(_tensors(a.mixture, b.mixture, kind), batch, kind)
+            for a, b, kind in zip((p, q), (q, p), kinds, strict=True)
+        )
         grads = p.may_need_grad, q.may_need_grad
-        return transformable_energy(*sides, *grads, tolerance, target_self_energy).reshape(batch)
+        return transformable_energy(of_p, of_q, *grads, tolerance, target_self_energy).reshape(batch)
     known_p = known_q = None
     if not p.is_points:
         known_p = _known(p, batch, tolerance, block)
