@@ -5,8 +5,10 @@ Autograd functions take tensors, not records: `_flattened` and `_operands` conve
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -14,6 +16,9 @@ from torch.autograd import Function
 from cramix.distance.cramer import atoms, ladder, reference
 from cramix.distance.cramer.signature import Evaluation, Operand
 from cramix.torch_internals import plain_eager
+
+
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class _Call(NamedTuple):
@@ -58,10 +63,12 @@ def _operands(tensors: Any) -> tuple[Operand, Operand, Tensor | None]:
     return Operand(*tensors[:3]), Operand(*tensors[3:6]), tensors[6]
 
 
-def _evaluate(call: _Call, tensors: Any) -> Evaluation:
-    return ladder.evaluate(
-        *_operands(tensors), grad_p=call.grad_p, grad_q=call.grad_q, backend=call.backend, block=call.block
-    )
+def _evaluate(call: _Call, tensors: Any) -> tuple[Evaluation, str]:
+    """Return losses and gradients, and the name of the implementation that computed them."""
+    p, q, self_energy_q = _operands(tensors)
+    name = ladder.choose(p, q) if call.backend == "auto" else call.backend
+    implementation = ladder.IMPLEMENTATIONS[name]
+    return implementation(p, q, self_energy_q, grad_p=call.grad_p, grad_q=call.grad_q, block=call.block), name
 
 
 def reduced(losses: Tensor, reduction: str) -> Tensor:
@@ -76,16 +83,36 @@ class _Eager(Function):
 
     @staticmethod
     def forward(ctx, call, *tensors):
-        losses, *ctx.known = _evaluate(call, tensors)
-        ctx.batch = losses.shape
-        ctx.each = 1 / losses.numel() if call.reduction == "mean" and losses.numel() > 1 else None
+        (losses, *ctx.known), name = _evaluate(call, tensors)
+        ctx.batch, ctx.each = losses.shape, 1.0
         ctx.save_for_backward(*tensors)
-        return reduced(losses, call.reduction)
+        if call.reduction == "none" or losses.ndim == 0:
+            return losses
+        if call.reduction == "mean":
+            ctx.each = 1 / losses.numel() if losses.numel() else math.nan
+        return _total(losses, ctx.known, ctx.each, in_numpy=name == "small")
 
     @staticmethod
     def backward(ctx, grad):
-        grad = grad if ctx.each is None else grad * ctx.each
-        return None, *_backward(ctx.needs_input_grad[1:], grad, ctx.batch, ctx.saved_tensors, *ctx.known)
+        return None, *_backward(ctx.needs_input_grad[1:], grad, ctx.batch, ctx.each, ctx.saved_tensors, *ctx.known)
+
+
+def _total(losses: Tensor, gradients: list[Tensor | None], each: float, in_numpy: bool) -> Tensor:
+    """Return `each` times the sum of the losses, and multiply their gradients by `each` in place.
+
+    For few losses NumPy takes a fifth of the time of torch.
+    """
+    if not in_numpy:
+        for known in gradients:
+            if known is not None:
+                known.mul_(each)
+        return losses.sum() * each
+    for known in gradients:
+        if known is not None:
+            array = known.numpy()
+            np.multiply(array, each, array)
+    total = np.add.reduce(losses.numpy(), None) * each
+    return torch.from_numpy(np.asarray(total, _NUMPY[losses.dtype]))
 
 
 class _Transformable(Function):
@@ -96,7 +123,7 @@ class _Transformable(Function):
 
     @staticmethod
     def forward(call, *tensors):
-        losses, *known = _evaluate(call, tensors)
+        (losses, *known), _ = _evaluate(call, tensors)
         return (losses, *(losses.new_empty(0) if x is None else x for x in known))
 
     @staticmethod
@@ -109,7 +136,7 @@ class _Transformable(Function):
     @staticmethod
     def backward(ctx, grad, *_):
         *tensors, at_p, at_q = ctx.saved_tensors
-        return None, *_backward(ctx.needs_input_grad[1:], grad, ctx.batch, tensors, at_p, at_q)
+        return None, *_backward(ctx.needs_input_grad[1:], grad, ctx.batch, 1.0, tensors, at_p, at_q)
 
     @staticmethod
     def vmap(info, in_dims, call, *tensors):
@@ -124,12 +151,15 @@ class _Transformable(Function):
 
 
 class _Gradient(Function):
-    """The gradient of the loss for one side, already computed; its own derivatives come from the reference."""
+    """The gradient of the loss for one side, already computed; its own derivatives come from the reference.
+
+    The loss is `each` times the sum of the losses of a batch, or one of them if each is 1.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(first, grad, known, *inputs):
+    def forward(first, each, grad, known, *inputs):
         parts = ((grad.unsqueeze(-1) if grad.ndim else grad) * known).unbind()
         shape = parts[0].shape
         side = inputs[first : first + len(parts)]
@@ -139,7 +169,7 @@ class _Gradient(Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.first, grad, _, *tensors = inputs
+        ctx.first, ctx.each, grad, _, *tensors = inputs
         ctx.save_for_backward(grad, *tensors)
 
     @staticmethod
@@ -150,36 +180,37 @@ class _Gradient(Function):
         def loss(grad, *tensors):
             full = dict(zip(present, tensors, strict=True))
             p, q, _ = _operands([full.get(i) for i in range(7)])
-            return (grad * reference.formula(p, q)).sum()
+            return ctx.each * (grad * reference.formula(p, q)).sum()
 
         side = tuple(1 + k for k, i in enumerate(present) if ctx.first <= i < ctx.first + 3)
         second = torch.func.grad(loss, side)
         _, pull = torch.func.vjp(second, grad, *(inputs[i] for i in present))  # type: ignore[misc]
         for_grad, *rest = pull(cotangents)
         by_input = dict(zip(present, rest, strict=True))
-        return (None, for_grad, None, *(by_input.get(i) for i in range(6)))
+        return (None, None, for_grad, None, *(by_input.get(i) for i in range(6)))
 
 
 def _backward(
     needed: tuple[bool, ...],
     grad: Tensor,
     batch: torch.Size,
+    each: float,
     tensors: Any,
     at_p: Tensor | None,
     at_q: Tensor | None,
 ) -> tuple:
-    """Return the gradients for all flattened tensors; `grad` is that of each loss, `(*batch)` or the same for all."""
+    """Return the gradients for all flattened tensors; `grad` is that of the losses `(*batch)`, or of their total."""
     *inputs, self_energy_q = tensors
     for_p = for_q = (None, None, None)
     gradient = _Gradient.apply if torch.is_grad_enabled() else _Gradient.forward
     if any(needed[:3]):
-        for_p = gradient(0, grad, at_p, *inputs)
+        for_p = gradient(0, each, grad, at_p, *inputs)
     if any(needed[3:6]):
-        for_q = gradient(3, grad, at_q, *inputs)
+        for_q = gradient(3, each, grad, at_q, *inputs)
         for_q = for_q if len(for_q) == 3 else (*for_q, None)
     for_energy = None
     if self_energy_q is not None and needed[6]:
-        for_energy = -grad.expand(batch).to(self_energy_q.dtype).sum_to_size(self_energy_q.shape)
+        for_energy = -(each * grad).expand(batch).to(self_energy_q.dtype).sum_to_size(self_energy_q.shape)
     return (*for_p, *for_q, for_energy)
 
 

@@ -7,11 +7,10 @@ Another implementation, such as a GPU kernel, is a module with an `evaluate` of 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from cramix.checks import check_choice
 from cramix.distance.cramer import blocked, compiled, reference, small
-from cramix.distance.cramer.signature import Evaluation, Implementation, Operand
+from cramix.distance.cramer.signature import Implementation, Operand
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "reference": reference.evaluate,
@@ -26,23 +25,6 @@ def choose(p: Operand, q: Operand) -> str:
     if torch.compiler.is_compiling():
         return "compiled"
     return "small" if small.applies(p, q) else "blocked"
-
-
-def evaluate(
-    p: Operand,
-    q: Operand,
-    self_energy_q: Tensor | None,
-    *,
-    grad_p: bool,
-    grad_q: bool,
-    backend: str = "auto",
-    block: int | None = None,
-) -> Evaluation:
-    """Evaluate losses and gradients by the implementation of that name; "auto" takes the fastest one."""
-    if backend == "auto":
-        backend = choose(p, q)
-    implementation = IMPLEMENTATIONS[backend]
-    return implementation(p, q, self_energy_q, grad_p=grad_p, grad_q=grad_q, block=block)
 
 
 def check_backend(backend: str) -> None:
