@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -24,6 +26,36 @@ P = NormalMixture(*(tensor(t) for t in VALID.values()))
 PAIR = P.expand((2,))
 ATOMS = NormalMixture.from_samples(tensor([0.0, 1.0, 3.0]))
 MIXED = NormalMixture.mix([P, ATOMS], tensor([0.5, 0.5]))
+
+
+# Numbers of another kind
+
+
+def test_dtypes_are_promoted_as_torch_does():
+    single = NormalMixture(*(torch.tensor(t) for t in VALID.values()))
+    assert NormalMixture(tensor([0.25, 0.75]), torch.tensor([0, 1]), torch.ones(2)).dtype == torch.float64
+    assert NormalMixture([0.25, 0.75], [0, 1], [1, 2]) == single
+    assert single.log_prob(tensor([0.5])).dtype == torch.float64
+    assert single.log_prob(tensor(0.5)).dtype == torch.float32  # as numbers without axes do in torch
+    assert single.icdf(tensor([0.5])).dtype == torch.float64
+    assert single.log_prob(torch.tensor([0, 1])).dtype == torch.float32
+    assert single.affine(tensor([1.0]), 2.0).dtype == torch.float64
+    torch.testing.assert_close(single.icdf(tensor([0.3])), P.icdf(tensor([0.3])))
+
+
+@pytest.mark.parametrize("name", ["log_prob", "cdf", "log_cdf", "icdf", "expectile", "cvar", "responsibilities"])
+def test_arrays_give_arrays_and_numbers_tensors(name):
+    function, x = getattr(P, name), np.array([0.2, 0.7])
+    truth = function(torch.from_numpy(x))
+    for given in (x, pd.Series(x), [0.2, 0.7]):
+        found = function(given)
+        assert isinstance(found, np.ndarray)
+        np.testing.assert_array_equal(found, truth.numpy())
+    assert torch.equal(function(0.2), truth[0])
+    argument = {"expectile": "tau", "cvar": "alpha"}.get(name, "value")
+    assert torch.equal(function(**{argument: 0.2}), truth[0])
+    with pytest.raises(TypeError, match=argument):
+        function()
 
 
 # Construction
@@ -56,16 +88,12 @@ def test_constructor_refuses_values(name, values, got):
     ("bad", "got"),
     [
         (tensor([1.0, 2.0, 3.0]), "(3,)"),
-        (tensor([0.25, 0.75]).float(), "torch.float32"),
-        (torch.tensor([1, 0]), "torch.int64"),
-        (torch.tensor([True, False]), "torch.bool"),
         (torch.tensor([1j, 0]), "torch.complex64"),
-        ([0.25, 0.75], "list"),
-        (1.0, "float"),
-        (None, "NoneType"),
+        (["a", "b"], "text"),
+        (None, "objects"),
         (meta(2), "meta"),
     ],
-    ids=["shape", "dtype", "integer", "bool", "complex", "list", "number", "None", "device"],
+    ids=["shape", "complex", "text", "None", "device"],
 )
 @pytest.mark.parametrize("build", [NormalMixture, NormalMixture.from_logits], ids=["plain", "from_logits"])
 def test_constructors_refuse_tensors(build, name, bad, got):
@@ -91,21 +119,17 @@ def test_from_logits_refuses_values_under_the_name_they_came_with(logits, got):
         (tensor([0.0, -INF]), None, "x", "-inf"),
         (tensor([]), None, "x", "(0,)"),
         (tensor(1.0), None, "x", "()"),
-        (torch.tensor([1, 2]), None, "x", "torch.int64"),
-        ([1.0, 2.0], None, "x", "list"),
+        ("text", None, "x", "text"),
         (tensor([0.0, 1.0]), tensor([NAN, 1.0]), "weights", "nan"),
         (tensor([0.0, 1.0]), tensor([INF, 1.0]), "weights", "inf"),
         (tensor([0.0, 1.0]), tensor([-1.0, 2.0]), "weights", "-1"),
         (tensor([0.0, 1.0]), tensor([0.0, 0.0]), "weights", "0"),
         (tensor([0.0, 1.0]), tensor([1.0, 1.0, 1.0]), "weights", "(3,)"),
-        (tensor([0.0, 1.0]), torch.tensor([1.0, 1.0]), "weights", "torch.float32"),
-        (tensor([0.0, 1.0]), torch.tensor([1, 1]), "weights", "torch.int64"),
-        (tensor([0.0, 1.0]), [1.0, 1.0], "weights", "list"),
         (tensor([0.0, 1.0]), meta(2), "weights", "meta"),
     ],
 )
 def test_from_samples_refuses(x, weights, name, got):
-    refuses(lambda: NormalMixture.from_samples(x, weights), name, got)
+    refuses(lambda: NormalMixture.from_samples(x, weights), "sample_weight" if name == "weights" else name, got)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +151,8 @@ def test_from_torch_refuses(mixture, got):
         ([], "empty"),
         ([Normal(0.0, 1.0), Laplace(0.0, 1.0)], "Laplace"),
         ([Normal(torch.zeros(2), 1.0), Normal(torch.zeros(3), 1.0)], "(3,)"),
-        ([Normal(tensor(0.0), tensor(1.0)), Normal(0.0, 1.0)], "torch.float32"),
     ],
-    ids=["empty", "Laplace", "shapes", "dtypes"],
+    ids=["empty", "Laplace", "shapes"],
 )
 def test_from_normals_refuses(normals, got):
     refuses(lambda: NormalMixture.from_normals(normals), "normals", got)
@@ -149,15 +172,11 @@ def test_from_normals_refuses_weights(weights, got):
         ([], tensor([]), "mixtures", "empty"),
         ([P, Normal(0.0, 1.0)], tensor([0.5, 0.5]), "mixtures", "Normal"),
         ([P, PAIR.expand((3, 2)), P.expand((3,))], tensor([0.5, 0.25, 0.25]), "mixtures", "(3,)"),
-        ([P, NormalMixture(*torch.ones(3, 1))], tensor([0.5, 0.5]), "mixtures", "torch.float32"),
         ([P, P], tensor([1.0]), "weights", "(1,)"),
         ([P, P], tensor(1.0), "weights", "()"),
         ([P, P], tensor([0.5, 0.75]), "weights", "1.25"),
         ([P, P], tensor([-0.5, 1.5]), "weights", "-0.5"),
         ([P, P], tensor([NAN, 0.5]), "weights", "nan"),
-        ([P, P], torch.tensor([0.5, 0.5]), "weights", "torch.float32"),
-        ([P, P], torch.tensor([1, 0]), "weights", "torch.int64"),
-        ([P, P], [0.5, 0.5], "weights", "list"),
         ([P, P], meta(2), "weights", "meta"),
     ],
 )
@@ -169,10 +188,8 @@ def test_mix_refuses(mixtures, weights, name, got):
 
 BAD_VALUES = {
     "shape": (tensor([0.5, 0.5, 0.5]), "(3,)"),
-    "dtype": (torch.tensor(0.5), "torch.float32"),
-    "integer": (torch.tensor(1), "torch.int64"),
-    "list": ([0.5], "list"),
-    "number": (0.5, "float"),
+    "text": (["a", "b"], "text"),
+    "complex": (torch.tensor([1j, 0j]), "torch.complex64"),
     "device": (meta(2), "meta"),
 }
 FUNCTIONS = {
@@ -239,7 +256,7 @@ LENIENT = {
 }
 
 
-@pytest.mark.parametrize("kind", ["shape", "dtype", "integer", "device"])
+@pytest.mark.parametrize("kind", BAD_VALUES)
 @pytest.mark.parametrize(("name", "function"), LENIENT.values(), ids=LENIENT)
 def test_functions_that_take_numbers_still_refuse_tensors_that_do_not_fit(name, function, kind):
     bad, got = BAD_VALUES[kind]

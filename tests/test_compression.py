@@ -56,7 +56,7 @@ def test_split_components_are_put_together() -> None:
 def test_one_component_is_a_stationary_point_of_the_distance() -> None:
     mixture = hundred(2, seed=4)
     scale, zero = torch.diag(1 / mixture.variance.sqrt()), torch.zeros(2, dtype=D)
-    mixture, small = (p.affine(scale, zero) for p in (mixture, compress(mixture, 1, tolerance=1e-12)))
+    mixture, small = (p.affine(zero, scale) for p in (mixture, compress(mixture, 1, tolerance=1e-12)))
     means, roots = small.means.clone().requires_grad_(), torch.linalg.cholesky(small.covariances).requires_grad_()
     moved = MultivariateNormalMixture(small.weights, means, roots @ roots.mT)
     squared = sliced_cramer_distance(moved, mixture).square()
@@ -79,8 +79,8 @@ def test_univariate_mixtures_stay_univariate() -> None:
 def test_units_do_not_matter() -> None:
     mixture = hundred(2, seed=6)
     scale = torch.diag(torch.tensor([1e-6, 1e6], dtype=D))
-    small, scaled = compress(mixture, 5), compress(mixture.affine(scale, torch.zeros(2, dtype=D)), 5)
-    back = scaled.affine(torch.linalg.inv(scale), torch.zeros(2, dtype=D))
+    small, scaled = compress(mixture, 5), compress(mixture.affine(torch.zeros(2, dtype=D), scale), 5)
+    back = scaled.affine(torch.zeros(2, dtype=D), torch.linalg.inv(scale))
     assert sliced_cramer_distance(small, back) < 1e-3
 
 

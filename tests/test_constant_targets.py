@@ -180,7 +180,7 @@ def test_points_among_components() -> None:
 def test_zero_on_itself_and_the_same_from_both_sides(kind: str, size: float, monkeypatch) -> None:
     monkeypatch.setattr(energy, "_FEW", 0)
     p, q = random_mixture(k=3, kind=kind, seed=13), random_mixture(k=5, kind=kind, seed=14)
-    p, q = (m.affine(size * torch.eye(2, dtype=torch.float64)) for m in (p, q))
+    p, q = (m.affine(0.0, size * torch.eye(2, dtype=torch.float64)) for m in (p, q))
     order = torch.tensor([2, 0, 1])
     turned = MultivariateNormalMixture(p.weights[order], p.means[order], p.covariances[order])
     for tolerance in (1e-4, 1e-7):

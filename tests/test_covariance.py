@@ -6,7 +6,7 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from cramix import Diagonal, Factor, Full, MultivariateNormalMixture, Spherical, Tied
-from cramix.mixture.axes import Points
+from cramix.mixture.covariance import Points
 from tests.multivariate_oracle import (
     KINDS,
     close,

@@ -279,7 +279,7 @@ def test_from_samples_speaks_of_x_by_its_name():
 
 # Values
 
-PAIR_IN_FOUR = PAIR.affine(torch.eye(4, 3).double())
+PAIR_IN_FOUR = PAIR.affine(0.0, torch.eye(4, 3).double())
 DENSITIES = {
     "log_prob": ("value", lambda x: PAIR.log_prob(x)),
     "responsibilities": ("value", lambda x: PAIR.responsibilities(x)),
@@ -374,7 +374,7 @@ def test_project_refuses_directions(bad, got, rule):
 def test_affine_refuses(matrix, offset, name, got):
     # The rule names both arguments where they must fit each other.
     with pytest.raises(ValueError, match=rf"\b{name}\b.*; got .*") as caught:
-        PAIR.affine(matrix, offset)
+        PAIR.affine(offset, matrix)
     value, cure = str(caught.value).split("; got", 1)[1].split(". ", 1)
     assert got in value
     assert cure
@@ -425,7 +425,7 @@ MADE = {
     "marginal of a number": lambda p: p.marginal(0),
     "marginal": lambda p: p.marginal([0, 1]),
     "condition": lambda p: p.condition([0], tensor([0.0])),
-    "affine": lambda p: p.affine(EYE),
+    "affine": lambda p: p.affine(0.0, EYE),
     "prune": lambda p: p.prune(),
     "expand": lambda p: p.expand((2,)),
     "mix": lambda p: p.mix([p, p], tensor([0.5, 0.5])),
@@ -444,7 +444,7 @@ def test_what_is_made_of_a_mixture_checks_values_if_it_does(make):
 
 
 def test_points_check_directions():
-    for points in (POINTS, POINTS.mix([POINTS, POINTS], tensor([0.5, 0.5])), POINTS.affine(EYE)):
+    for points in (POINTS, POINTS.mix([POINTS, POINTS], tensor([0.5, 0.5])), POINTS.affine(0.0, EYE)):
         refuses(lambda points=points: points.project(NAN * EYE), "directions", "nan", "finite")
 
 

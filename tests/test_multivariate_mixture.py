@@ -250,7 +250,7 @@ def test_moments_match_loops(kind, batches):
 def test_moments_of_points_are_those_of_the_sample():
     x = np.random.default_rng(0).gamma(2.0, size=(50, 3))
     counts = np.random.default_rng(1).integers(1, 5, size=50)
-    p = MultivariateNormalMixture.from_samples(tensor(x), weights=tensor(counts))
+    p = MultivariateNormalMixture.from_samples(tensor(x), sample_weight=tensor(counts))
     close(p.mean, np.average(x, axis=0, weights=counts))
     close(p.covariance, np.cov(x.T, ddof=0, fweights=counts))
 
@@ -393,7 +393,7 @@ def test_condition_far_from_one_component_chooses_the_other():
 @every_kind
 def test_affine_is_the_formula(kind, batches):
     parameters = free_parameters(kind, batches)
-    p, truth = of_free(kind, *parameters).affine(MATRIX, OFFSET), elements(kind, *parameters)
+    p, truth = of_free(kind, *parameters).affine(OFFSET, MATRIX), elements(kind, *parameters)
     a, b = MATRIX.numpy(), OFFSET.numpy()
     assert p.event_shape == (2,)
     close(p.means, each(lambda w, m, c: [a @ t + b for t in m], truth))
@@ -406,7 +406,7 @@ def test_affine_takes_a_matrix_for_each_batch_element(kind):
     parameters = free_parameters(kind, ((2,), (2,), ()))
     matrix = torch.randn(4, 2, 5, 3, generator=generator(4), dtype=torch.float64)
     offset = torch.randn(2, 5, generator=generator(5), dtype=torch.float64)
-    p, truth = of_free(kind, *parameters).affine(matrix, offset), elements(kind, *parameters)
+    p, truth = of_free(kind, *parameters).affine(offset, matrix), elements(kind, *parameters)
     assert p.batch_shape == (4, 2)
     for i, j in np.ndindex(4, 2):
         a, (_, m, c) = matrix[i, j].numpy(), truth[j]
@@ -417,13 +417,13 @@ def test_affine_takes_a_matrix_for_each_batch_element(kind):
 @every_singular_kind
 def test_affine_of_singular_covariances_is_the_formula(kind):
     parameters = free_parameters(kind)
-    p, (truth,) = of_free(kind, *parameters).affine(MATRIX), elements(kind, *parameters).reshape(1)
+    p, (truth,) = of_free(kind, *parameters).affine(0.0, MATRIX), elements(kind, *parameters).reshape(1)
     close(p.means, truth[1] @ MATRIX.numpy().T)
     close(p.covariances, [MATRIX.numpy() @ t @ MATRIX.numpy().T for t in truth[2]])
 
 
 def test_affine_of_points_moves_the_points():
-    p = points([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]).affine(MATRIX, OFFSET)
+    p = points([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]).affine(OFFSET, MATRIX)
     assert p.only_points
     close(p.means, [MATRIX.numpy() @ x + OFFSET.numpy() for x in ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])])
 
@@ -494,7 +494,7 @@ def test_mix_of_points_is_points():
 @pytest.mark.parametrize("shape", [(1,), (), (2, 1), (2, 4)])
 def test_from_samples_weights_sum_to_one_after_broadcasting(shape):
     x = torch.randn(4, 3, generator=generator(), dtype=torch.float64)
-    p = MultivariateNormalMixture.from_samples(x, weights=torch.full(shape, 2.0, dtype=torch.float64))
+    p = MultivariateNormalMixture.from_samples(x, sample_weight=torch.full(shape, 2.0, dtype=torch.float64))
     assert p.batch_shape == shape[:-1]
     close(p.weights, np.full((*shape[:-1], 4), 0.25), 1e-15)
     close(p.mean, x.mean(0).expand(*shape[:-1], 3))
@@ -523,7 +523,11 @@ def test_singular_covariances_have_no_density(kind, call):
 
 @pytest.mark.parametrize("name", ["log_prob", "responsibilities"])
 def test_points_have_no_density(name):
-    for p in (points([1.0, 2.0, 3.0]), points([1.0, 2.0, 3.0]).expand((2,)), points([1.0, 2.0, 3.0]).affine(MATRIX)):
+    for p in (
+        points([1.0, 2.0, 3.0]),
+        points([1.0, 2.0, 3.0]).expand((2,)),
+        points([1.0, 2.0, 3.0]).affine(0.0, MATRIX),
+    ):
         with pytest.raises(ValueError, match="covariances must be positive definite"):
             getattr(p, name)(torch.zeros(p.dim).double())
 
@@ -590,7 +594,7 @@ def test_conditionals_pass_gradcheck(kind):
 @every_kind
 def test_affine_maps_pass_gradcheck(kind):
     def function(p, matrix, offset):
-        q = p.affine(matrix, offset)
+        q = p.affine(offset, matrix)
         return q.means, q.covariances
 
     gradients(kind, function, MATRIX, OFFSET, k=2, second=False)
@@ -649,7 +653,7 @@ def test_methods_work_under_vmap(kind):
     def function(logits, means, free, x):
         p = of_free(kind, logits, means, free)
         q = p.condition([0], x[:1])
-        return p.log_prob(x), p.covariance, p.project(DIRECTIONS).scales, q.log_prob(x[1:]), p.affine(MATRIX).mean
+        return p.log_prob(x), p.covariance, p.project(DIRECTIONS).scales, q.log_prob(x[1:]), p.affine(0.0, MATRIX).mean
 
     for got, *expected in zip(
         torch.func.vmap(function)(logits, means, free, x),

@@ -103,14 +103,16 @@ def test_from_samples_counts_points():
 
 
 def test_from_samples_scales_weights_to_one():
-    p = NormalMixture.from_samples(tensor([1.0, 2.0, 4.0]), weights=tensor([1.0, 0.0, 3.0]))
+    p = NormalMixture.from_samples(tensor([1.0, 2.0, 4.0]), sample_weight=tensor([1.0, 0.0, 3.0]))
     close(p.weights, [0.25, 0.0, 0.75], 1e-15)
     close(p.mean, [3.25], 1e-15)
 
 
 @pytest.mark.parametrize("shape", [(1,), (), (2, 1)])
 def test_from_samples_weights_sum_to_one_after_broadcasting(shape):
-    p = NormalMixture.from_samples(tensor([1.0, 2.0, 4.0, 5.0]), weights=torch.full(shape, 2.0, dtype=torch.float64))
+    p = NormalMixture.from_samples(
+        tensor([1.0, 2.0, 4.0, 5.0]), sample_weight=torch.full(shape, 2.0, dtype=torch.float64)
+    )
     torch.testing.assert_close(p.weights, torch.full_like(p.means, 0.25), rtol=1e-15, atol=0)
 
 
@@ -297,7 +299,7 @@ def test_prob_of_an_empty_interval_is_zero():
 
 
 def test_prob_of_atoms_counts_the_right_end_and_not_the_left():
-    p = NormalMixture.from_samples(tensor([0.0, 1.0, 2.0]), weights=tensor([1.0, 2.0, 5.0]))
+    p = NormalMixture.from_samples(tensor([0.0, 1.0, 2.0]), sample_weight=tensor([1.0, 2.0, 5.0]))
     low, high = tensor([0.0, -1.0, 0.0, 1.0, 0.5]), tensor([1.0, 0.0, 2.0, 1.9, 2.0])
     close(p.prob(low, high), [0.25, 0.125, 0.875, 0.0, 0.875], 1e-15)
 

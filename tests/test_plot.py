@@ -189,7 +189,7 @@ def test_what_is_left_out_is_said() -> None:
 @pytest.mark.parametrize("dim", [1, 2, 3])
 def test_pictures_scale_with_their_units(dim: int, size: float) -> None:
     p = in_space(dim)
-    large = p.affine(size * torch.eye(dim, dtype=D), torch.full((dim,), 5 * size, dtype=D))
+    large = p.affine(torch.full((dim,), 5 * size, dtype=D), size * torch.eye(dim, dtype=D))
     x = draw(p, 100)
     one, other = (mixture_and_points(q, y) for q, y in ((p, x), (large, size * (x + 5))))
     for a, b in zip(one.axes, other.axes, strict=True):
@@ -200,7 +200,7 @@ def test_pictures_scale_with_their_units(dim: int, size: float) -> None:
 def test_different_units_fill_the_picture_and_like_ones_keep_their_shape() -> None:
     p = in_space(2)
     assert mixture_and_points(p).axes[0].get_aspect() == 1
-    stretched = p.affine(torch.diag(torch.tensor([1.0, 1e-6], dtype=D)))
+    stretched = p.affine(0.0, torch.diag(torch.tensor([1.0, 1e-6], dtype=D)))
     assert mixture_and_points(stretched).axes[0].get_aspect() == "auto"
 
 

@@ -103,7 +103,7 @@ def test_levels_zero_and_one_are_the_ends_of_the_line():
 
 
 def test_levels_zero_and_one_of_atoms_are_the_first_and_last_that_are_there():
-    p = NormalMixture.from_samples(tensor([5.0, 1.0, 3.0, 0.0, 9.0]), weights=tensor([1.0, 2.0, 3.0, 0.0, 0.0]))
+    p = NormalMixture.from_samples(tensor([5.0, 1.0, 3.0, 0.0, 9.0]), sample_weight=tensor([1.0, 2.0, 3.0, 0.0, 0.0]))
     assert p.icdf(tensor([0.0, 1.0])).tolist() == [1.0, 5.0]
 
 
@@ -114,7 +114,7 @@ def test_quantile_of_atoms_matches_brute_force(seed):
     weights = rng.integers(0, 5, size=60).astype(float)
     weights[0] += 1024 - weights.sum()  # dyadic after division: sums are exact
     levels = np.concatenate([rng.random(50), np.arange(1, 1025, 93) / 1024, np.cumsum(np.sort(weights))[-3:] / 1024])
-    p = NormalMixture.from_samples(tensor(points), weights=tensor(weights))
+    p = NormalMixture.from_samples(tensor(points), sample_weight=tensor(weights))
     expected = [brute_force_quantile(u, points, weights / 1024) for u in levels]
     assert p.icdf(tensor(levels)).tolist() == expected
 

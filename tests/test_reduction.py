@@ -171,11 +171,13 @@ def test_units_and_places_do_not_matter(cost: str) -> None:
     mixture = random_mixture(k=40, d=3, seed=6)
     matrix = torch.diag(torch.tensor([1e-8, 1.0, 1e8], dtype=torch.float64)) @ (torch.eye(3) + 0.3).double()
     offset = torch.tensor([1e-5, 1e3, -1e11], dtype=torch.float64)
-    found, expected = merge_down(mixture.affine(matrix, offset), 5, cost), merge_down(mixture, 5, cost)
+    found, expected = merge_down(mixture.affine(offset, matrix), 5, cost), merge_down(mixture, 5, cost)
     torch.testing.assert_close(found.weights, expected.weights)
     size = matrix.diagonal()
-    torch.testing.assert_close((found.means - offset) / size, (expected.affine(matrix).means) / size, rtol=0, atol=1e-5)
-    both = found.covariances, expected.affine(matrix).covariances
+    torch.testing.assert_close(
+        (found.means - offset) / size, (expected.affine(0.0, matrix).means) / size, rtol=0, atol=1e-5
+    )
+    both = found.covariances, expected.affine(0.0, matrix).covariances
     torch.testing.assert_close(*(x / (size.unsqueeze(-1) * size) for x in both), rtol=1e-5, atol=1e-5)
 
 

@@ -90,7 +90,7 @@ def test_rotation_shift_and_scaling(both, seed: int, factor: float) -> None:
     p, q = both
     turn = torch.linalg.qr(randn(p.dim, p.dim, seed=seed)).Q
     offset = factor * size(p, q) * randn(p.dim, seed=seed + 1)
-    moved = (m.affine(factor * turn, offset) for m in both)
+    moved = (m.affine(offset, factor * turn) for m in both)
     assert loss(*moved) / factor == pytest.approx(loss(p, q), abs=rounding(p, q))
 
 

@@ -395,7 +395,7 @@ def test_slices_of_normals() -> None:
     expected = ((directions @ (means[0] - means[1])).square() + (along[0] - along[1]).square()).mean().sqrt()
     assert sliced_wasserstein(p, q, 2, directions).item() == pytest.approx(expected.item(), rel=1e-10)
     rotation = orthogonal(3, 3, generator=seeded(24), dtype=torch.float64)
-    turned = sliced_wasserstein(p.affine(rotation), q.affine(rotation), 2, directions @ rotation.mT)
+    turned = sliced_wasserstein(p.affine(0.0, rotation), q.affine(0.0, rotation), 2, directions @ rotation.mT)
     assert turned.item() == pytest.approx(expected.item(), rel=1e-9)
 
 

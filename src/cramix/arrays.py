@@ -24,9 +24,9 @@ _NUMERIC = "biuf"
 def as_tensor(name: str, x: Any, like: Tensor | None = None) -> Tensor:
     """Return numbers as a floating-point tensor, without a copy where that is possible.
 
-    Tensors of a floating-point dtype are returned as they are, and other floating-point numbers keep their dtype.
-    Integers and Python numbers take the dtype of `like`; without it they become float64, integer tensors torch's
-    default dtype. A missing value of a table becomes NaN.
+    Tensors of a floating-point dtype are returned as they are, and other floating-point arrays keep their dtype.
+    Integers, Python numbers and lists of them take the dtype of `like`; without it they become float64, integer tensors
+    torch's default dtype. A missing value of a table becomes NaN.
 
     Args:
         name: of the argument, for errors.
@@ -40,15 +40,49 @@ def as_tensor(name: str, x: Any, like: Tensor | None = None) -> Tensor:
     if isinstance(x, Tensor):
         if x.is_complex():
             raise ValueError(f"{name} must be real; got {x.dtype}.")
+        if like is not None and x.device != like.device:
+            raise ValueError(f"{name} must be on {like.device}; got a tensor on {x.device}. Move it with .to(device).")
         return x if x.is_floating_point() else x.to(torch.get_default_dtype() if like is None else like.dtype)
     if isinstance(x, Real):
         return torch.tensor(float(x), dtype=torch.float64) if like is None else like.new_tensor(float(x))
     array = _array(name, x)
-    if array.dtype.kind != "f":
+    if array.dtype.kind != "f" or isinstance(x, list | tuple):
         array = array.astype(np.float64)
         return _shared(array) if like is None else _shared(array).to(like)
     tensor = _shared(array)
     return tensor if like is None else tensor.to(like.device)
+
+
+def promoted(**values: Any) -> tuple[Tensor, ...]:
+    """Return numbers as tensors of one floating-point dtype, the one that torch promotes theirs to, on one device.
+
+    Example:
+        >>> promoted(a=torch.zeros(1), b=np.ones(1))
+        (tensor([0.], dtype=torch.float64), tensor([1.], dtype=torch.float64))
+    """
+    given = tuple(values.values())
+    first = given[0]
+    if isinstance(first, Tensor) and first.is_floating_point():
+        dtype, device = first.dtype, first.device
+        if all(isinstance(x, Tensor) and x.dtype == dtype and x.device == device for x in given):
+            return given
+    like = next((x for x in given if isinstance(x, Tensor) and x.is_floating_point()), None)
+    if like is None:
+        arrays = [x for x in given if getattr(x, "dtype", None) is not None]
+        like = as_tensor("x", arrays[0]).new_empty(0) if arrays else torch.empty(0)
+    check_one_device(**{name: x for name, x in values.items() if isinstance(x, Tensor)})
+    tensors = {name: as_tensor(name, x, like) for name, x in values.items()}
+    # As torch does, a number without axes does not widen the dtype of what has some.
+    dtypes = [x.dtype for x in tensors.values() if x.ndim] or [x.dtype for x in tensors.values()]
+    common = functools.reduce(torch.promote_types, dtypes)
+    return tuple(x.to(common) for x in tensors.values())
+
+
+def check_one_device(**tensors: Tensor) -> None:
+    """Raise a ValueError for tensors on several devices."""
+    if len({x.device for x in tensors.values()}) > 1:
+        listed = ", ".join(f"{name} on {x.device}" for name, x in tensors.items())
+        raise ValueError(f"{' and '.join(tensors)} must be on one device; got {listed}. Move them with .to(device).")
 
 
 def is_number(x: object) -> bool:

@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from cramix.atomic import replacing
-from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
-from cramix.mixture.axes import Points
-from cramix.mixture.covariance import Covariance
+from cramix.mixture import MultivariateNormalMixture, NormalMixture
+from cramix.mixture.covariance import KINDS
 
 _FORMAT = "1"
-_KINDS: dict[str, type[Covariance]] = {kind.name: kind for kind in (Full, Tied, Diagonal, Spherical, Factor, Points)}
 
 
 def save(
@@ -38,10 +36,10 @@ def save(
     """
     tensors: dict[str, Tensor]
     if isinstance(mixture, NormalMixture):
-        kind = "atoms" if mixture.only_atoms else "scales"
+        kind = "atoms" if mixture.is_empirical else "scales"
         tensors = {"weights": mixture.weights, "means": mixture.means, "scales": mixture.scales}
     elif isinstance(mixture, MultivariateNormalMixture):
-        kind = mixture.covariance_kind.name
+        kind = mixture.covariance_type
         tensors = {"weights": mixture.weights, "means": mixture.means, "covariances": mixture.covariance_kind.values}
     else:
         raise ValueError(f"mixture must be a mixture of cramix; got {type(mixture).__name__}. See from_torch.")
@@ -60,17 +58,19 @@ def load(path: str | os.PathLike, device: torch.device | str = "cpu") -> NormalM
     """Read a mixture from a file that `save` has written, and check it."""
     metadata, tensors = _content(path, device)
     kind, third = metadata.get("covariances"), "scales" if metadata.get("mixture") == "NormalMixture" else "covariances"
-    if set(tensors) != {"weights", "means", third} or (third == "covariances" and kind not in _KINDS):
+    if set(tensors) != {"weights", "means", third} or (third == "covariances" and kind not in KINDS):
         found = ", ".join(sorted(tensors))
-        raise ValueError(f"{path} must hold weights, means and {third}; got {found} of kind {kind}. Write it anew.")
+        raise ValueError(
+            f"{path} must hold weights, means and {third}; got {found} of kind {kind}. Write it again with save."
+        )
     weights, means = tensors["weights"], tensors["means"]
     if kind == "atoms":
         return NormalMixture.from_samples(means, weights)
-    if kind == Points.name:
+    if kind == "points":
         return MultivariateNormalMixture.from_samples(means, weights)
     if third == "scales":
         return NormalMixture(weights, means, tensors[third], validate_args=True)
-    return MultivariateNormalMixture(weights, means, _KINDS[str(kind)](tensors[third]), validate_args=True)
+    return MultivariateNormalMixture(weights, means, KINDS[str(kind)](tensors[third]), validate_args=True)
 
 
 def names(path: str | os.PathLike) -> tuple[str, ...] | None:
@@ -84,7 +84,7 @@ def names(path: str | os.PathLike) -> tuple[str, ...] | None:
     except json.JSONDecodeError:
         found = None
     if not _are_names(found, dim):
-        raise ValueError(f"{path} must hold {dim} names of coordinates; got {text}. Write it anew with save.")
+        raise ValueError(f"{path} must hold {dim} names of coordinates; got {text}. Write it again with save.")
     return tuple(found)
 
 
@@ -99,7 +99,7 @@ def _content(path: str | os.PathLike, device: torch.device | str) -> tuple[dict[
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} must be a whole safetensors file; got: {error}. Write it anew with save.") from None
+        raise ValueError(f"{path} must be a whole safetensors file; got: {error}. Write it again with save.") from None
     if metadata.get("cramix") != _FORMAT:
         version = metadata.get("cramix", "none")
         raise ValueError(f"{path} must hold a mixture of format {_FORMAT}; got {version}. Write it with save.")

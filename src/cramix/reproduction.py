@@ -109,7 +109,7 @@ def _problem(x: Tensor, method: Method, seed: int) -> Problem:
 
 def _mixture(problem: Problem, place: Descent) -> MultivariateNormalMixture:
     scale = torch.diag(problem.units.scale)
-    return place.mixture().affine(scale, problem.units.centre)
+    return place.mixture().affine(problem.units.centre, scale)
 
 
 def _losses(x: Tensor, step: int, mixture: MultivariateNormalMixture) -> Place:

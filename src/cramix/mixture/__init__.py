@@ -1,10 +1,8 @@
-"""Mixtures as values: distributions without weights to train."""
+"""Mixtures as values: distributions without parameters to train."""
 
-from cramix.mixture.axes import Diagonal, Spherical
-from cramix.mixture.covariance import Covariance
-from cramix.mixture.dense import Factor, Full, Tied
+from cramix.mixture.covariance import Covariance, Diagonal, Factor, Full, Spherical, Tied
 from cramix.mixture.multivariate import MultivariateNormalMixture
-from cramix.mixture.normal import NormalMixture
+from cramix.mixture.univariate import NormalMixture
 
 __all__ = [
     "Covariance",

@@ -8,24 +8,22 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Independent, MixtureSameFamily, MultivariateNormal, Normal
 
-from cramix.mixture.axes import Diagonal, Spherical
-from cramix.mixture.cholesky import cholesky
-from cramix.mixture.covariance import Covariance
-from cramix.mixture.dense import Factor, Full, Tied
+from cramix.mixture.covariance import KINDS, Covariance, Diagonal, Factor
+from cramix.mixture.covariance.cholesky import cholesky
 
 if TYPE_CHECKING:
     from sklearn.mixture import GaussianMixture
 
-    from cramix.mixture.multivariate_value import MultivariateComponents
+    from cramix.mixture.multivariate import MultivariateNormalMixture
 
-# scikit-learn's names of the kinds it has; the values have the same shapes.
-_KINDS: dict[str, type[Covariance]] = {"full": Full, "tied": Tied, "diag": Diagonal, "spherical": Spherical}
+# The kinds that scikit-learn has, with values of the same shapes; the others become full there.
+_IN_SKLEARN = ("full", "tied", "diag", "spherical")
 
 
 def parts_of_torch(mixture: MixtureSameFamily) -> tuple[Tensor, Tensor, Covariance]:
     """Return weights, means and covariances of a torch mixture of MultivariateNormal, or of Independent Normals."""
     if not isinstance(mixture, MixtureSameFamily):
-        raise ValueError(f"mixture must be a MixtureSameFamily; got {type(mixture).__name__}. Make it one.")
+        raise ValueError(f"mixture must be a MixtureSameFamily; got {type(mixture).__name__}.")
     weights, components = mixture.mixture_distribution.probs, mixture.component_distribution
     if isinstance(components, MultivariateNormal):
         return weights, components.loc, Factor.from_scale_tril(components.scale_tril)
@@ -34,12 +32,11 @@ def parts_of_torch(mixture: MixtureSameFamily) -> tuple[Tensor, Tensor, Covarian
         if isinstance(normal, Normal):
             return weights, normal.loc, Diagonal(normal.scale.square())
     raise ValueError(
-        "mixture must have components MultivariateNormal or Independent(Normal, 1); "
-        f"got {type(components).__name__}. Convert its components."
+        f"mixture must have components MultivariateNormal or Independent(Normal, 1); got {type(components).__name__}."
     )
 
 
-def to_torch(mixture: MultivariateComponents) -> MixtureSameFamily:
+def to_torch(mixture: MultivariateNormalMixture) -> MixtureSameFamily:
     """Return `MixtureSameFamily(Categorical, MultivariateNormal)`."""
     kind = mixture.covariance_kind
     lower = kind.lower() if isinstance(kind, Factor) else cholesky(mixture.covariances)
@@ -52,10 +49,10 @@ def parts_of_sklearn(model: GaussianMixture) -> tuple[Tensor, Tensor, Covariance
     if not hasattr(model, "weights_"):
         raise ValueError(f"model must be a fitted GaussianMixture; got {model!r} without weights_. Call fit first.")
     weights, means, values = (torch.as_tensor(x).clone() for x in (model.weights_, model.means_, model.covariances_))
-    return weights, means, _KINDS[model.covariance_type](values)
+    return weights, means, KINDS[model.covariance_type](values)
 
 
-def to_sklearn(mixture: MultivariateComponents) -> GaussianMixture:
+def to_sklearn(mixture: MultivariateNormalMixture) -> GaussianMixture:
     """Return a scikit-learn model that predicts, scores and samples as if it had been fitted."""
     try:
         from sklearn.mixture import GaussianMixture
@@ -63,32 +60,26 @@ def to_sklearn(mixture: MultivariateComponents) -> GaussianMixture:
         raise ImportError("to_sklearn needs scikit-learn. Use: pip install 'cramix[sklearn]'") from None
     if mixture.batch_shape:
         raise ValueError(f"mixture must have no batch axes; got {tuple(mixture.batch_shape)}. Convert one at a time.")
-    mixture.refuse_points("scikit-learn")
-    name, values = _in_sklearn(mixture)
-    roots = cholesky(values) if name in ("full", "tied") else values.sqrt()
-    whitening = torch.linalg.inv(roots).mT if name in ("full", "tied") else 1 / roots
-    precisions = whitening @ whitening.mT if name in ("full", "tied") else whitening.square()
-    model = GaussianMixture(mixture.n_components, covariance_type=name)
+    mixture._require_density("scikit-learn")
+    kind, k, dim = mixture.covariance_kind, mixture.n_components, mixture.dim
+    name = kind.name if kind.name in _IN_SKLEARN else "full"
+    values = kind.values.expand((k, dim)[: kind.values.ndim]) if kind.axis_aligned else kind.values
+    values = values if name == kind.name else mixture.covariances
+    if kind.axis_aligned:
+        whitening = values.rsqrt()
+        precisions = whitening.square()
+    else:
+        whitening = torch.linalg.inv(cholesky(values)).mT
+        precisions = whitening @ whitening.mT
+    model = GaussianMixture(k, covariance_type=name)
     fitted = {
         "weights_": mixture.weights,
         "means_": mixture.means,
-        "covariances_": values,
+        "covariances_": values.expand(k, dim, dim) if name == "full" else values,
         "precisions_cholesky_": whitening,
         "precisions_": precisions,
     }
     for attribute, x in fitted.items():
         setattr(model, attribute, x.detach().cpu().numpy().copy())
-    model.n_features_in_, model.converged_, model.n_iter_, model.lower_bound_ = mixture.dim, True, 0, float("nan")
+    model.n_features_in_, model.converged_, model.n_iter_, model.lower_bound_ = dim, True, 0, float("nan")
     return model
-
-
-def _in_sklearn(mixture: MultivariateComponents) -> tuple[str, Tensor]:
-    """Return scikit-learn's name of the kind and the values it wants; kinds that it lacks become full."""
-    kind, k, dim = mixture.covariance_kind, mixture.n_components, mixture.dim
-    if isinstance(kind, Tied):
-        return "tied", kind.values
-    if isinstance(kind, Diagonal):
-        return "diag", kind.values.expand(k, dim)
-    if isinstance(kind, Spherical):
-        return "spherical", kind.values.expand(k)
-    return "full", mixture.covariances

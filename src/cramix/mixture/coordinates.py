@@ -1,12 +1,12 @@
-"""Any mixture as one in d >= 1 coordinates, for those who do not care which kind it is."""
+"""Any mixture as one in d >= 1 dimensions, for code that does not care which it is."""
 
 from __future__ import annotations
 
 import torch
 
-from cramix.mixture.axes import Spherical
+from cramix.mixture.covariance import Spherical
 from cramix.mixture.multivariate import MultivariateNormalMixture
-from cramix.mixture.normal import NormalMixture
+from cramix.mixture.univariate import NormalMixture
 
 
 def in_coordinates(
@@ -16,16 +16,16 @@ def in_coordinates(
 
     Args:
         mixture: of any batch shape.
-        dtype: to convert to first, before scales are squared; the mixture's own if None.
+        dtype: converted to before scales are squared; that of the mixture if None.
 
     Example:
         >>> in_coordinates(NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1)))
-        MultivariateNormalMixture(batch_shape=(), n_components=1, dim=1, covariances=spherical)
+        MultivariateNormalMixture(weights=[1], means=[[0]], n_components=1, dim=1, covariance_type='spherical')
     """
     dtype = mixture.means.dtype if dtype is None else dtype
     if isinstance(mixture, MultivariateNormalMixture):
         return mixture.to(dtype)
     weights, means = mixture.weights.to(dtype), mixture.means.to(dtype).unsqueeze(-1)
-    if mixture.only_atoms:
+    if mixture.is_empirical:
         return MultivariateNormalMixture.from_samples(means, weights)
     return MultivariateNormalMixture(weights, means, Spherical(mixture.scales.to(dtype).square()), validate_args=False)

@@ -1,8 +1,8 @@
 """Samples of a multivariate mixture, and how they move with its parameters.
 
 Rosenblatt's map sends X to independent uniform numbers: the distribution function of each coordinate given the ones
-before it. It is the same function of place and parameters whatever the component a sample came from; keeping its value
-fixed while the parameters move says how the place moves (docs/math.md, eq. 23).
+before it. It is the same function of sample and parameters whatever the component a sample came from. Keeping its value
+fixed while the parameters move determines how the sample moves (docs/math.md, eq. 23).
 """
 
 from __future__ import annotations
@@ -10,13 +10,25 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cramix.mixture.axes import Points
 from cramix.mixture.components import log_weights
-from cramix.mixture.covariance import Covariance
+from cramix.mixture.covariance import Covariance, Points
 from cramix.mixture.weights import draw
+from cramix.quadrature import even_points
 
 # Numbers in the roots of covariances gathered at once.
 _BLOCK = 1 << 22
+
+
+def normal_nodes(count: int, dim: int, like: Tensor) -> Tensor:
+    """Return evenly spread points `(n, d)` with the first three moments of a standard normal distribution.
+
+    There are at least 4 d of them, `count` rounded up to an even number: half as many and their mirror images.
+    """
+    pairs = max(-(-count // 2), 2 * dim)
+    normal = torch.special.ndtri(even_points(pairs, dim)).to(like.device)
+    lower = torch.linalg.cholesky(normal.T @ normal / pairs)
+    normal = torch.linalg.solve_triangular(lower, normal.T, upper=False).T
+    return torch.cat((normal, -normal)).to(like.dtype)
 
 
 def drawn(
@@ -44,9 +56,9 @@ def drawn(
 
 def reparameterized(value: Tensor, weights: Tensor, means: Tensor, covariances: Covariance) -> Tensor:
     """Return samples `(*sample, *batch, d)` unchanged, but with gradients to weights, means and covariances."""
-    place = value.detach().requires_grad_()
-    fixed = rosenblatt(place, weights.detach(), means.detach(), covariances.like(covariances.values.detach()))
-    rows = [torch.autograd.grad(u.sum(), place, retain_graph=True)[0] for u in fixed.unbind(-1)]
+    point = value.detach().requires_grad_()
+    fixed = rosenblatt(point, weights.detach(), means.detach(), covariances.map(Tensor.detach))
+    rows = [torch.autograd.grad(u.sum(), point, retain_graph=True)[0] for u in fixed.unbind(-1)]
     jacobian = torch.stack(rows, -2)  # (*sample, *batch, d, d), lower triangular
     moving = rosenblatt(value, weights, means, covariances)
     step = torch.linalg.solve_triangular(jacobian, (moving - moving.detach()).unsqueeze(-1), upper=False)

@@ -1,4 +1,4 @@
-"""Weights of components: those of samples, drawing by them, dropping the small ones."""
+"""Weights of components: of samples, from logits, drawing by them, dropping the small ones."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ def of_samples(name: str, shape: torch.Size, weights: Tensor | None, like: Tenso
     """Return weights of samples that sum to one, `(*batch, n)`: equal ones, or those given divided by their sum."""
     if weights is None:
         return like.new_full((), 1 / shape[-1]).expand(shape)
-    shape = check_broadcast("Give one weight a sample.", **{name: shape}, weights=weights.shape)
+    shape = check_broadcast("Give one weight for each sample.", **{name: shape}, sample_weight=weights.shape)
     if readable(weights):
-        check_finite(weights=weights)
+        check_finite(sample_weight=weights)
     weights = weights.expand(shape)
     total = weights.sum(-1, keepdim=True)
     if readable(weights) and weights.numel() and (weights.amin() < 0 or not bool((total > 0).all())):
         raise ValueError(
-            f"weights must be >= 0 with a positive sum; got min {weights.amin().item():.3g} and "
-            f"sum {total.amin().item():.3g}. Drop samples of no weight."
+            f"sample_weight must be >= 0 with a positive sum; got min {weights.amin().item():.3g} and "
+            f"sum {total.amin().item():.3g}."
         )
     return weights / total
 

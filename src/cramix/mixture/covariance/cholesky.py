@@ -1,4 +1,4 @@
-"""Cholesky factors of covariances, and which of those count as singular."""
+"""Cholesky factors of covariances, and which covariances count as singular."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ def cholesky(matrices: Tensor) -> Tensor:
     lower, info = torch.linalg.cholesky_ex(matrices)
     if readable(matrices):
         with torch.no_grad():
-            refuse_singular((info > 0) | ~(least_share(lower) > rounding(matrices)))
+            check_regular((info > 0) | ~(least_unexplained(lower) > rounding(matrices)))
     return lower
 
 
-def least_share(lower: Tensor) -> Tensor:
-    """Return the least share of a coordinate's variance that the others do not explain, `(*)`, of factors `(*, d, d)`.
+def least_unexplained(lower: Tensor) -> Tensor:
+    """Return the smallest fraction of a coordinate's variance that the others do not explain, `(*)`.
 
-    It is one over the diagonal of the inverse correlations. Rounding may leave a singular matrix with small positive
-    pivots, and its density without a digit; this tells, whatever the units and the order of the coordinates.
+    It is one over the largest diagonal entry of the inverse correlation matrix, from lower factors `(*, d, d)`.
+    Rounding may leave a singular matrix with small positive pivots, whose density has no correct digit. This number
+    shows it, whatever the units and the order of the coordinates.
     """
     scales = torch.linalg.vector_norm(lower, dim=-1)
     inverse = torch.linalg.solve_triangular(lower, torch.diag_embed(scales), upper=False)
     return 1 / inverse.square().sum(-2).amax(-1)
 
 
-def refuse_singular(singular: Tensor) -> None:
-    """Raise a ValueError if any is."""
+def check_regular(singular: Tensor) -> None:
+    """Raise a ValueError if any covariance is singular."""
     if singular.any():
         raise ValueError(
             f"covariances must be positive definite here; got {int(singular.sum())} singular ones. "
@@ -38,6 +39,6 @@ def refuse_singular(singular: Tensor) -> None:
 
 
 def rounding(x: Tensor) -> float:
-    """Return the share of a variance that counts as none."""
-    # Random singular matrices keep shares of at most 2 sqrt(d) eps or so.
+    """Return the fraction of a variance below which it counts as 0."""
+    # Random singular matrices keep fractions of at most 2 sqrt(d) eps or so.
     return 4 * x.shape[-1] ** 0.5 * torch.finfo(x.dtype).eps

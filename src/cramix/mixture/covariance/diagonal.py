@@ -1,4 +1,4 @@
-"""Kinds of covariances whose ellipsoids lie along the coordinate axes: variances, one variance, none."""
+"""Variances along the coordinate axes, and what all kinds along these axes share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from torch import Tensor
 
 from cramix.checks import check_variances
 from cramix.mixture.components import safe_root
-from cramix.mixture.covariance import Covariance
-from cramix.mixture.dense import Full
+from cramix.mixture.covariance.base import Covariance
+from cramix.mixture.covariance.full import Full
 
 
-class _Axes(Covariance):
-    """What all kinds along the coordinate axes share."""
+class AxisAligned(Covariance):
+    """Covariances without entries off the diagonal; abstract."""
 
     axis_aligned = True
+
+    def check(self) -> None:
+        check_variances(self.values)
 
     def matrices(self, dim: int) -> Tensor:
         variances = self.spread()
@@ -35,26 +38,23 @@ class _Axes(Covariance):
         return Full(scaled @ matrix.unsqueeze(-3).mT)
 
 
-class Diagonal(_Axes):
+class Diagonal(AxisAligned):
     """Variances along the coordinate axes, `(*batch, k, d)`."""
 
-    name = "diagonal"
-    _own_axes = 1
+    name = "diag"
+    _value_axes = 1
 
     def check_shape(self, dim: int) -> None:
         if self.values.ndim < 2 or self.values.shape[-1] != dim:
             raise ValueError(
                 f"variances must be (*batch, k, {dim}) for means in {dim} dimensions; got {tuple(self.values.shape)}. "
-                "For one a component see Spherical."
+                "For one variance for each component see Spherical."
             )
-
-    def check(self) -> None:
-        check_variances(self.values)
 
     def spread(self) -> Tensor:
         return self.values
 
-    def _n_own(self, dim: int) -> int:
+    def _n_each(self, dim: int) -> int:
         return dim
 
     def marginal(self, dims: list[int]) -> Covariance:
@@ -62,44 +62,3 @@ class Diagonal(_Axes):
 
     def condition(self, given: list[int], rest: list[int]) -> tuple[Tensor | None, Covariance]:
         return None, self.marginal(rest)
-
-
-class Spherical(_Axes):
-    """One variance for all directions, `(*batch, k)`."""
-
-    name = "spherical"
-    _own_axes = 0
-
-    def check_shape(self, dim: int) -> None:
-        if self.values.ndim < 1:
-            raise ValueError(f"variances must be (*batch, k); got {tuple(self.values.shape)}. Use unsqueeze(-1).")
-
-    def check(self) -> None:
-        check_variances(self.values)
-
-    def spread(self) -> Tensor:
-        return self.values.unsqueeze(-1)
-
-    def _n_own(self, dim: int) -> int:
-        return 1
-
-    def marginal(self, dims: list[int]) -> Covariance:
-        return self
-
-    def condition(self, given: list[int], rest: list[int]) -> tuple[Tensor | None, Covariance]:
-        return None, self
-
-
-class Points(Spherical):
-    """No spread at all: the components are points, known to be without looking at the zeros, `(1,)`."""
-
-    name = "points"
-
-    def check(self) -> None:
-        """Zeros need no check."""
-
-    def _n_own(self, dim: int) -> int:
-        return 0
-
-    def transform(self, matrix: Tensor) -> Covariance:
-        return self
