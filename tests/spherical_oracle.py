@@ -42,7 +42,7 @@ def _mean_distance(p: SphericalSide, q: SphericalSide) -> Tensor:
 
 
 class MeanLength(Function):
-    """`A = c_d E|delta + s Z|` of `|delta|^2` and `s^2`, from its two derivatives: neither form loses digits (eq. O9)."""
+    """`A = c_d E|delta + s Z|` of `|delta|^2` and `s^2`, from its two derivatives: neither loses digits (eq. O9)."""
 
     generate_vmap_rule = True
 
@@ -67,7 +67,7 @@ def _slopes(squared: Tensor, variance: Tensor, dim: int) -> tuple[Tensor, Tensor
     """Return the derivatives of A in `|delta|^2` and in `s^2`; 0 where both are."""
     point = squared >= _FAR * variance
     apart = point & (squared > 0)
-    # For a point A is c_d |delta|, and its slope in the variance is what a little noise across delta adds to the length.
+    # For a point A is c_d |delta|, and its slope in the variance is what some noise across delta adds to the length.
     c_d = 1 / (math.sqrt(math.pi) * gamma_ratio(dim / 2))
     by_length = torch.where(apart, 0.5 * c_d * torch.where(apart, squared, 1).rsqrt(), 0)
     if readable(point) and point.all():

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cramix import MultivariateNormalMixture, sliced_cramer_distance, sliced_cramer_loss
-from tests.sliced_oracle import KINDS, factor_of, randn, random_values
+from cramix import MultivariateNormalMixture, sliced_cramer_distance
+from tests.sliced_oracle import KINDS, factor_of, randn, random_values, sliced_loss
 
 TOLERANCE = 1e-9
 EXAMPLES = settings(max_examples=settings().max_examples * 2 // 5)
@@ -43,7 +43,7 @@ def size(*mixtures: MultivariateNormalMixture) -> float:
 
 
 def loss(p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> float:
-    return sliced_cramer_loss(p, q, tolerance=TOLERANCE).item()
+    return sliced_loss(p, q, tolerance=TOLERANCE).item()
 
 
 def rounding(*mixtures: MultivariateNormalMixture) -> float:
@@ -149,7 +149,7 @@ def test_gradients_are_bounded_by_the_weight(both) -> None:
         if p.only_points
         else MultivariateNormalMixture(p.weights, means, p.covariance_kind)
     )
-    (grad,) = torch.autograd.grad(sliced_cramer_loss(mixture, q), means)
+    (grad,) = torch.autograd.grad(sliced_loss(mixture, q), means)
     assert (grad.norm(dim=-1) <= 2 * factor_of(p.dim) * p.weights * (1 + 1e-6)).all()
 
 

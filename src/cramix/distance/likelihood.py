@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cramix.distance.derivatives import first_order_only
-from cramix.distance.kernels import block_size
+from cramix.distance.kernels import block_size, normalized
 from cramix.distance.operands import Mixture, common_batch, promoted_mixtures, require_mixture
 from cramix.mixture import NormalMixture
 
@@ -19,7 +19,7 @@ def negative_log_likelihood(p: Mixture, x: Tensor, weights: Tensor) -> Tensor:
     Args:
         p: mixture with batch shape `(*batch)`, without atoms.
         x: samples `(*batch, n)` of a univariate mixture, `(*batch, n, d)` of a multivariate one; batches broadcast.
-        weights: `(*batch, n)`, which sum to one.
+        weights: `(*batch, n)`, of any positive sum.
 
     Example:
         >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
@@ -32,7 +32,7 @@ def negative_log_likelihood(p: Mixture, x: Tensor, weights: Tensor) -> Tensor:
     batch = torch.broadcast_shapes(p.batch_shape, x.shape[: x.ndim - 1 - event])
     samples_first = x.expand(*batch, *x.shape[-1 - event :]).movedim(-1 - event, 0)
     log_density = wide.log_prob(samples_first).movedim(0, -1)  # (*batch, n)
-    return -(weights.to(x.dtype) * log_density).sum(-1)
+    return -(normalized(weights.to(x.dtype))[0] * log_density).sum(-1)
 
 
 def log_density(p: Mixture, x: Tensor, block: int | None = None) -> Tensor:

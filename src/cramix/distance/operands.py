@@ -169,14 +169,23 @@ def _one_observation_each(p: Any, x: Tensor, sample_weight: Any, missing: str) -
         event = tuple(range(-len(p.event_shape), 0))
         gone = x.isnan().any(event) if event else x.isnan()
         if not readable(x) or bool(gone.any()):
-            # Losses of missing observations are computed at a mean of p, where they are finite, and then set to 0.
+            # The loss of a missing observation is computed at a mean of p, as a constant, and then set to 0.
             instead = (p.means[..., 0, :] if p.event_shape else p.means[..., 0]).detach()
             x = torch.where(gone.unsqueeze(-1) if p.event_shape else gone, instead, x)
-            present = ~gone
+            p, present = _constant_where(gone, p), ~gone
             counted = present.to(p.means.dtype)
             weight = counted if weight is None else weight * counted
     q = _of_samples(p, "target", x.unsqueeze(-1 - len(p.event_shape)))
     return Target(p, q, p.batch_shape, weight, present)
+
+
+def _constant_where(mask: Tensor, p: Any) -> Any:
+    """Return p with batch elements that have no gradient, where the mask `(*batch)` is True."""
+
+    def constant(x: Tensor) -> Tensor:
+        return torch.where(mask.view(*mask.shape, *(1,) * (x.ndim - mask.ndim)), x.detach(), x)
+
+    return p._of_whole(*map(constant, p._whole()))
 
 
 def _set_of_samples(p: Any, x: Tensor, sample_weight: Any, missing: str) -> Target:

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cramix.distance.kernels import normalized
 from cramix.distance.operands import Mixture
 from cramix.mixture import NormalMixture
 from cramix.quadrature import even_points
@@ -20,19 +19,19 @@ _LEAST_PAIRS = 64
 
 
 def nodes_of(q: Mixture) -> tuple[Tensor, Tensor]:
-    """Return nodes for means under a mixture, `(*batch, n)` or `(*batch, n, d)`, and their weights, `(*batch, n)`."""
+    """Return nodes for means under a mixture, `(*batch, n)` or `(*batch, n, d)`, and weights of any sum, `(*batch, n)`."""
     if isinstance(q, NormalMixture):
         # The compiler folds constants itself; without it they are cached on the device, as CUDA graphs require.
         rule = _rule.__wrapped__ if torch.compiler.is_compiling() else _rule
         standard, weights = rule(q.means.dtype, q.means.device)
         nodes = q.means.unsqueeze(-1) + q.scales.unsqueeze(-1) * standard  # (*batch, k, 32)
-        return nodes.flatten(-2), normalized((q.weights.unsqueeze(-1) * weights).flatten(-2))[0]
+        return nodes.flatten(-2), (q.weights.unsqueeze(-1) * weights).flatten(-2)
     standard = _normal_nodes(q.dim, q.means)
     roots = q.covariance_kind.roots(q.dim)
     around = standard * roots.unsqueeze(-2) if q.covariance_kind.axis_aligned else standard @ roots.mT
     nodes = q.means.unsqueeze(-2) + around  # (*batch, k, n, d)
     weights = q.weights.unsqueeze(-1).expand(nodes.shape[:-1])
-    return nodes.flatten(-3, -2), normalized(weights.flatten(-2))[0]
+    return nodes.flatten(-3, -2), weights.flatten(-2)
 
 
 @lru_cache(maxsize=16)

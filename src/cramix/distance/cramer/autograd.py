@@ -51,7 +51,9 @@ def differentiable_cramer(
     call = _Call(p.needs_grad, q.needs_grad, reduction, backend, block)
     if plain_eager():
         return _Eager.apply(call, *_flattened(p, q, self_energy_q))
-    losses = _Transformable.apply(call._replace(reduction="none"), *_flattened(p, q, self_energy_q))[0]
+    # Where nothing needs a gradient, the compiler of torch 2.13 fails on the function.
+    evaluated = _Transformable.apply if call.grad_p or call.grad_q else _Transformable.forward
+    losses = evaluated(*call, *_flattened(p, q, self_energy_q))[0]
     return reduced(losses, reduction)
 
 
@@ -116,14 +118,15 @@ def _total(losses: Tensor, gradients: list[Tensor | None], each: float, in_numpy
 
 
 class _Transformable(Function):
-    """The same for function transforms and the compiler.
+    """The same for function transforms and the compiler, without reduction.
 
-    The gradients are outputs too, non-differentiable: that is how function transforms let backward see them.
+    The gradients are outputs too, non-differentiable: that is how function transforms let backward see them. The
+    compiler takes no records as arguments, so the call is flattened, too.
     """
 
     @staticmethod
-    def forward(call, *tensors):
-        (losses, *known), _ = _evaluate(call, tensors)
+    def forward(grad_p, grad_q, reduction, backend, block, *tensors):
+        (losses, *known), _ = _evaluate(_Call(grad_p, grad_q, reduction, backend, block), tensors)
         return (losses, *(losses.new_empty(0) if x is None else x for x in known))
 
     @staticmethod
@@ -131,22 +134,22 @@ class _Transformable(Function):
         losses, at_p, at_q = output
         ctx.batch = losses.shape
         ctx.mark_non_differentiable(at_p, at_q)
-        ctx.save_for_backward(*inputs[1:], at_p, at_q)
+        ctx.save_for_backward(*inputs[5:], at_p, at_q)
 
     @staticmethod
     def backward(ctx, grad, *_):
         *tensors, at_p, at_q = ctx.saved_tensors
-        return None, *_backward(ctx.needs_input_grad[1:], grad, ctx.batch, 1.0, tensors, at_p, at_q)
+        return *(None,) * 5, *_backward(ctx.needs_input_grad[5:], grad, ctx.batch, 1.0, tensors, at_p, at_q)
 
     @staticmethod
-    def vmap(info, in_dims, call, *tensors):
-        in_dims = in_dims[1:]
+    def vmap(info, in_dims, *arguments):
+        call, tensors, in_dims = _Call(*arguments[:5]), arguments[5:], in_dims[5:]
         rank = max(x.ndim - (dim is not None) for x, dim in zip(tensors[:6], in_dims, strict=False) if x is not None)
         ranks = [rank] * 6 + [rank - 1]
         moved = [_batch_first(x, dim, r) for x, dim, r in zip(tensors, in_dims, ranks, strict=True)]
         # The mapped axis may be on one of a side's tensors only.
         p, q = _broadcast(moved[:3]), _broadcast(moved[3:6])
-        losses, at_p, at_q = _Transformable.apply(call, *p, *q, moved[6])
+        losses, at_p, at_q = _Transformable.apply(*call, *p, *q, moved[6])
         return (losses, at_p, at_q), (0, 1 if call.grad_p else None, 1 if call.grad_q else None)
 
 
