@@ -58,7 +58,7 @@ def test_the_energy_score_is_a_mean_over_batches() -> None:
         part = slice(5 * i, 5 * i + 5)
         kind = Diagonal(p.covariance_kind.values[part])
         metric.update(MultivariateNormalMixture(p.weights[part], p.means[part], kind), y[part])
-    torch.testing.assert_close(metric.compute(), energy_score(p, y).float(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(metric.compute(), energy_score(p, y).mean().float(), rtol=1e-5, atol=0)
 
 
 def test_right_predictions_are_calibrated() -> None:

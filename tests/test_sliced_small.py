@@ -136,3 +136,34 @@ def test_modes_see_every_operation() -> None:
         assert not small.applies(components(3), points(N))
         torch.testing.assert_close(loss(p.means), value)
     assert counter.get_total_flops() > 0
+
+
+# The reference
+
+
+@pytest.mark.parametrize("backend", ["blocked", "small"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("other", ["points", "mixture", "constant"])
+def test_every_implementation_is_the_reference(kind: str, other: str, backend: str) -> None:
+    """Distances and derivatives of all tensors, with weights of any sum, to the tolerance."""
+    p, q = random_mixture(2, k=3, d=3, kind=kind, seed=19), random_mixture(2, k=2, d=3, seed=20)
+    x = randn(2, 7, 3, seed=21)
+
+    def loss(weights: Tensor, means: Tensor, values: Tensor, x: Tensor, q_means: Tensor, backend: str) -> Tensor:
+        a = MultivariateNormalMixture(weights, means, KINDS[kind](values), validate_args=False)
+        if other == "points":
+            return sliced_loss(a, x, reduction="none", backend=backend, tolerance=1e-12) + 0 * q_means.sum()
+        b = MultivariateNormalMixture(
+            q.weights, q_means if other == "mixture" else q.means, q.covariances, validate_args=False
+        )
+        losses = sliced_loss(
+            a, b, reduction="none", backend=backend, tolerance=1e-12, target_self_energy=other == "mixture"
+        )
+        return losses + 0 * (x.sum() + q_means.sum())
+
+    leaves = [2 * p.weights, p.means, p.covariance_kind.values, x, q.means]
+    leaves = [t.detach().clone().requires_grad_() for t in leaves]
+    found, truth = (value_and_gradients(loss, leaves, name) for name in (backend, "reference"))
+    for a, b in zip(found, truth, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-9)
+    assert not torch.allclose(1.01 * found[0], truth[0], rtol=1e-8, atol=1e-9)

@@ -226,7 +226,7 @@ def _mixture_target(p: Any, target: Any, sample_weight: Any) -> Target:
             "sample_weight must be None for a target that is a mixture, which has weights; "
             f"got {type(sample_weight).__name__}."
         )
-    p, q = promoted_mixtures(p, q)  # type: ignore[type-var]
+    p, q = promoted_mixtures(p, q)
     if prepared is not None:
         prepared = prepared.in_dtype(p.means.dtype)
     return Target(p, q, batch, _loss_weight(sample_weight, batch, p), prepared=prepared)

@@ -144,6 +144,6 @@ class Cramer(Objective):
         """Return whether to subtract the self energy of the target, which does not depend on the mixture."""
         if not isinstance(self._directions, str):
             return True  # it takes no longer
-        target = target.mixture if isinstance(target, PreparedTarget) else target
-        few = _FEW_POINTS if target.only_points else _FEW_SMOOTHED if self._kernel is not None else 0
-        return self._target is not None and target.n_components <= few
+        mixture = target.mixture if isinstance(target, PreparedTarget) else target
+        few = _FEW_POINTS if mixture.is_empirical else _FEW_SMOOTHED if self._kernel is not None else 0
+        return self._target is not None and mixture.n_components <= few

@@ -17,7 +17,6 @@ from cramix.distance.cramer import atoms, ladder, reference
 from cramix.distance.cramer.signature import Evaluation, Operand
 from cramix.torch_internals import plain_eager
 
-
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
 

@@ -15,8 +15,8 @@ from cramix.distance.energy.flat_mixtures import Factors, Flat
 from cramix.distance.energy.signature import Evaluation, KnownEnergy
 from cramix.distance.kernels import normalized
 
-# Step and range of the trapezoid rule in log u, for lengths of about 1: errors are below 1e-14.
-_STEP, _END = 0.14, 38.0
+# Step and range of the trapezoid rule in log u, for lengths of about 1. At its end `1 + 2 t A` has digits left.
+_STEP, _START, _END = 0.14, -38.0, 16.0
 
 
 def evaluate(
@@ -32,8 +32,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate by autograd; see `signature.Implementation`. The tolerance and the block size have no effect."""
     rows = max(len(p.weights), len(q.weights))
-    p_leaves, q_leaves = _leaves(p, rows), _leaves(q, rows)
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
+        p_leaves, q_leaves = _leaves(p, rows), _leaves(q, rows)
         a, b = _normals(type(p), p_leaves), _normals(type(q), q_leaves)
         size = _size(a, b)
         cross, within_p = _mean_distance(a, b, size), 0.5 * _mean_distance(a, a, size)
@@ -49,7 +49,7 @@ def evaluate(
 
 
 def _leaves(side: Flat, rows: int) -> list[Tensor]:
-    tensors = [as_tensor(x).detach().double() for x in side if x is not None]
+    tensors = [as_tensor(x).clone().detach().double() for x in side if x is not None]
     return [x.expand(rows, *x.shape[1:]).clone().requires_grad_() for x in tensors]
 
 
@@ -90,15 +90,17 @@ def mean_length(offsets: Tensor, matrices: Tensor) -> Tensor:
     """Return `E|Z|` of normal vectors with means `(*, d)` and covariances `(*, d, d)`, of lengths around 1.
 
     It is `1 / sqrt(pi)` times the integral of `(1 - L(u^2)) / u^2` over u > 0, with the Laplace transform
-    `L(t) = det(I + 2 t A)^(-1/2) exp(-t delta^T (I + 2 t A)^(-1) delta)` of `|Z|^2` (docs/math.md, eq. 25).
+    `L(t) = det(I + 2 t A)^(-1/2) exp(-t delta^T (I + 2 t A)^(-1) delta)` of `|Z|^2` (docs/math.md, eq. 25). Beyond the
+    last node L is taken as constant.
     """
-    u = torch.arange(-_END, _END, _STEP, dtype=offsets.dtype, device=offsets.device).exp()
+    u = torch.arange(_START, _END, _STEP, dtype=offsets.dtype, device=offsets.device).exp()
     t = u.square()[:, None, None]
     grown = torch.eye(offsets.shape[-1]).to(offsets) + 2 * t * matrices.unsqueeze(-3)  # (*, Q, d, d)
     lower = torch.linalg.cholesky(grown)
     whitened = torch.linalg.solve_triangular(lower, offsets[..., None, :, None], upper=False)
     log_l = -lower.diagonal(dim1=-2, dim2=-1).log().sum(-1) - (t * whitened.square()).sum((-1, -2))
-    return -(torch.expm1(log_l) / u).sum(-1) * (_STEP / math.sqrt(math.pi))
+    rises = -torch.expm1(log_l) / u
+    return (rises.sum(-1) + rises[..., -1] / math.expm1(_STEP)) * (_STEP / math.sqrt(math.pi))
 
 
 def _known(known: KnownEnergy, side: tuple[Tensor, ...], size: Tensor) -> Tensor:
