@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench docs reproduce clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml constraints.txt
@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(STAMP)  ## fit the built-in data by every method, print a table, draw the picture
+demo: $(STAMP)  ## groups that EM misses and the fits of every method: tables and a picture
 	$(BIN)/cramix demo --out demo.png
 
 test: $(STAMP)  ## all tests, with the examples in docstrings and pages
@@ -41,5 +41,9 @@ docs: $(STAMP)  ## compute the tables and figures of the pages anew
 	$(BIN)/python docs/networks.py
 	$(BIN)/python examples/arm.py docs/networks/arm.png
 
+reproduce: $(STAMP)  ## the paper's figures, in reproduction/
+	mkdir -p reproduction
+	$(BIN)/python -m experiments.figures --out reproduction
+
 clean:
-	rm -rf $(VENV) demo.png
+	rm -rf $(VENV) demo.png reproduction

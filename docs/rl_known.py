@@ -60,7 +60,7 @@ def nearest(algo: str, model: DistributionalDQN) -> float:
         fine = NormalMixture(*flat).icdf(levels.unsqueeze(-1)).T.float() / unit  # (12, 2000)
         ones = torch.full_like(fine, 1 / 2000)
         weights = places.project(Parts(ones, fine, torch.zeros_like(fine))).view(6, 2, -1)
-        means = (places.places * unit).expand_as(weights)
+        means = (places.support * unit).expand_as(weights)
         p = NormalMixture(weights, means, torch.zeros_like(means), validate_args=False)
     else:
         atoms = {"qrdqn": 51, "crdqn": 51, "fqf": 32}.get(algo)

@@ -105,7 +105,7 @@ def test_conversions_pass_gradients_on():
     ids=["no mixture", "univariate", "matrices", "None"],
 )
 def test_from_torch_refuses(mixture, got):
-    with pytest.raises(ValueError, match=rf"^mixture must .*; got {got}\. \w+ "):
+    with pytest.raises(ValueError, match=rf"^mixture must .*; got {got}"):
         MultivariateNormalMixture.from_torch(mixture)
 
 
@@ -206,7 +206,7 @@ def test_to_sklearn_refuses_a_batch():
 def test_to_sklearn_and_to_torch_refuse_points():
     p = MultivariateNormalMixture.from_samples(tensor([[0.0, 1.0], [2.0, 3.0]]))
     for convert in (p.to_sklearn, p.to_torch):
-        with pytest.raises(ValueError, match=r"covariances must be positive definite for .*; got .*\. Add"):
+        with pytest.raises(ValueError, match=r"covariances must be positive definite for .*; got a variance of 0"):
             convert()
 
 

@@ -1,4 +1,4 @@
-"""Bad input to multivariate mixtures: a ValueError with the name, the rule, the value and a cure; nothing changed."""
+"""Bad input to multivariate mixtures: a ValueError with the name, the rule and the value; nothing changed."""
 
 import math
 
@@ -15,7 +15,7 @@ NAN, INF = math.nan, math.inf
 DTYPES = [torch.float32, torch.float64]
 
 
-def test_refuses_notices_a_wrong_name_a_wrong_value_and_a_missing_cure():
+def test_refuses_notices_a_wrong_name_a_wrong_rule_and_a_wrong_value():
     def call(text="means must be finite; got nan (1 of 6 values). Drop them."):
         raise ValueError(text)
 
@@ -23,8 +23,8 @@ def test_refuses_notices_a_wrong_name_a_wrong_value_and_a_missing_cure():
     for name, got, rule in (("mean", "nan", "finite"), ("means", "inf", "finite"), ("means", "nan", "symmetric")):
         with pytest.raises(AssertionError):
             refuses(call, name, got, rule)
-    with pytest.raises(AttributeError):
-        refuses(lambda: call("means must be finite; got nan."), "means", "nan")
+    with pytest.raises(AssertionError):
+        refuses(lambda: call("means must be finite; got nan"), "means", "nan")
     with pytest.raises(pytest.fail.Exception):
         refuses(lambda: None, "means", "nan")
 
@@ -74,29 +74,26 @@ def test_constructor_refuses_values(kind, name, values, got, rule):
 @pytest.mark.parametrize(
     ("bad", "got", "rule"),
     [
-        (torch.tensor([1, 0]), "torch.int64", "floating point"),
-        (torch.tensor([True, False]), "torch.bool", "floating point"),
-        (torch.tensor([1j, 0]), "torch.complex64", "floating point"),
-        (torch.tensor([0.25, 0.75]), "torch.float32", "share one dtype"),
-        (meta(2), "meta", "share one device"),
-        ([0.25, 0.75], "list", "a tensor"),
-        (None, "NoneType", "a tensor"),
+        (torch.tensor([1j, 0]), "torch.complex64", "real"),
+        (meta(2), "meta", "on one device"),
+        (["a", "b"], "text", "numbers"),
+        (None, "objects", "numbers"),
     ],
-    ids=["integer", "bool", "complex", "dtype", "device", "list", "None"],
+    ids=["complex", "device", "text", "None"],
 )
 @pytest.mark.parametrize("name", ["weights", "means", "covariances"])
-def test_constructor_refuses_what_is_no_tensor_of_one_dtype(name, bad, got, rule):
+def test_constructor_refuses_what_holds_no_numbers(name, bad, got, rule):
     if isinstance(bad, torch.Tensor) and name != "weights":
         bad = bad.unsqueeze(-1).expand(2, 3) if name == "means" else bad[:, None, None].expand(2, 3, 3)
     refuses(lambda: build(**{name: bad}), name, got, rule)
 
 
 @every_kind
-def test_kinds_refuse_what_is_no_tensor_of_one_dtype(kind):
-    refuses(lambda: build(covariances=kind(VALUES[kind].float())), "covariances", "torch.float32", "share one dtype")
-    refuses(lambda: build(covariances=kind(VALUES[kind].long())), "covariances", "torch.int64", "floating point")
-    refuses(lambda: build(covariances=kind(VALUES[kind].tolist())), "covariances", "list", "a tensor")
-    refuses(lambda: build(covariances=kind(VALUES[kind].to("meta"))), "covariances", "meta", "share one device")
+def test_kinds_are_promoted_and_refused_as_tensors_are(kind):
+    for values in (VALUES[kind].float(), VALUES[kind].long(), VALUES[kind].tolist(), VALUES[kind].numpy()):
+        assert build(covariances=kind(values)) == build(covariances=kind(VALUES[kind]))
+    assert build(WEIGHTS.float(), MEANS.float(), kind(VALUES[kind])).dtype == torch.float64
+    refuses(lambda: build(covariances=kind(VALUES[kind].to("meta"))), "covariances", "meta", "on one device")
 
 
 @pytest.mark.parametrize("validate", [True, False])
@@ -253,28 +250,21 @@ def test_any_factor_is_valid():
     [
         (tensor([[NAN, 1.0]]), None, "x", "nan", "finite"),
         (tensor([[0.0, -INF]]), None, "x", "-inf", "finite"),
-        (tensor([1.0, 2.0]), None, "x", "(2,)", "at least one sample"),
-        (tensor(1.0), None, "x", "()", "at least one sample"),
-        (torch.zeros(0, 2).double(), None, "x", "(0, 2)", "at least one sample"),
-        (torch.zeros(2, 0).double(), None, "x", "(2, 0)", "at least one sample"),
-        (torch.tensor([[1, 2]]), None, "x", "torch.int64", "floating point"),
-        ([[1.0, 2.0]], None, "x", "list", "a tensor"),
+        (tensor([1.0, 2.0]), None, "x", "(2,)", "n, d >= 1"),
+        (tensor(1.0), None, "x", "()", "n, d >= 1"),
+        (torch.zeros(0, 2).double(), None, "x", "(0, 2)", "n, d >= 1"),
+        (torch.zeros(2, 0).double(), None, "x", "(2, 0)", "n, d >= 1"),
+        ([["a", "b"]], None, "x", "text", "numbers"),
         (MEANS, tensor([NAN, 1.0]), "weights", "nan", "finite"),
         (MEANS, tensor([INF, 1.0]), "weights", "inf", "finite"),
         (MEANS, tensor([-1.0, 2.0]), "weights", "-1", ">= 0"),
         (MEANS, tensor([0.0, 0.0]), "weights", "0", "positive sum"),
         (MEANS, tensor([1.0, 1.0, 1.0]), "weights", "(3,)", "broadcast"),
-        (MEANS, torch.tensor([1.0, 1.0]), "weights", "torch.float32", "dtype"),
-        (MEANS, torch.tensor([1, 1]), "weights", "torch.int64", "floating point"),
-        (MEANS, [1.0, 1.0], "weights", "list", "a tensor"),
     ],
 )
 def test_from_samples_refuses(x, weights, name, got, rule):
+    name = "sample_weight" if name == "weights" else name
     refuses(lambda: MultivariateNormalMixture.from_samples(x, weights), name, got, rule)
-
-
-def test_from_samples_speaks_of_x_by_its_name():
-    refuses(lambda: MultivariateNormalMixture.from_samples(tensor([[NAN, 1.0]]), name="target"), "target", "nan")
 
 
 # Values
@@ -293,17 +283,15 @@ DENSITIES = {
 @pytest.mark.parametrize(
     ("bad", "got", "rule"),
     [
-        (tensor([0.0, 1.0]), "(2,)", "3 coordinates"),
-        (tensor(0.0), "()", "3 coordinates"),
-        (torch.zeros(3, 1).double(), "(3, 1)", "3 coordinates"),
+        (tensor([0.0, 1.0]), "(2,)", "(*sample, *batch, 3)"),
+        (tensor(0.0), "()", "(*sample, *batch, 3)"),
+        (torch.zeros(3, 1).double(), "(3, 1)", "(*sample, *batch, 3)"),
         (torch.zeros(5, 3).double(), "(5,)", "broadcast"),
         (tensor([0.0, NAN, 1.0]), "1 of 3", "NaN"),
-        (torch.zeros(3), "torch.float32", "dtype"),
-        (torch.zeros(3).long(), "torch.int64", "floating point"),
-        ([0.0, 1.0, 2.0], "list", "a tensor"),
-        (meta(3), "meta", "device"),
+        (["a", "b", "c"], "text", "numbers"),
+        (meta(3), "meta", "on cpu"),
     ],
-    ids=["shape", "scalar", "column", "batch", "NaN", "dtype", "integer", "list", "device"],
+    ids=["shape", "scalar", "column", "batch", "NaN", "text", "device"],
 )
 @pytest.mark.parametrize(("name", "function"), DENSITIES.values(), ids=DENSITIES)
 def test_densities_refuse_values(name, function, bad, got, rule):
@@ -321,16 +309,16 @@ def test_densities_refuse_values(name, function, bad, got, rule):
     ids=["marginal", "of points", "condition"],
 )
 def test_dims_are_different_coordinates(function, dims, got):
-    refuses(lambda: function(dims), "dims", got, "different coordinates below 3")
+    refuses(lambda: function(dims), "dims", got, "different coordinates from 0 to 2")
 
 
 @pytest.mark.parametrize("dim", [3, -4, 100])
 def test_a_number_is_a_coordinate_too(dim):
-    refuses(lambda: P.marginal(dim), "dims", f"{dim}", "below 3")
+    refuses(lambda: P.marginal(dim), "dims", f"{dim}", "from 0 to 2")
 
 
 def test_condition_leaves_a_coordinate_free():
-    refuses(lambda: P.condition([2, 0, 1], tensor([0.0, 0.0, 0.0])), "dims", "all 3", "free")
+    refuses(lambda: P.condition([2, 0, 1], tensor([0.0, 0.0, 0.0])), "dims", "all 3", "leave at least one")
 
 
 @pytest.mark.parametrize(
@@ -341,9 +329,7 @@ def test_condition_leaves_a_coordinate_free():
         (torch.ones(2, 1, 3).double(), "(2, 1, 3)", "(t, 3)"),
         (tensor([[1.0, NAN, 0.0]]), "nan", "finite"),
         (tensor([[1.0, INF, 0.0]]), "inf", "finite"),
-        (torch.eye(3), "torch.float32", "dtype"),
-        (torch.eye(3).long(), "torch.int64", "floating point"),
-        ([[1.0, 0.0, 0.0]], "list", "a tensor"),
+        ([["a", "b", "c"]], "text", "numbers"),
     ],
 )
 def test_project_refuses_directions(bad, got, rule):
@@ -351,33 +337,28 @@ def test_project_refuses_directions(bad, got, rule):
 
 
 @pytest.mark.parametrize(
-    ("matrix", "offset", "name", "got"),
+    ("loc", "scale", "name", "got"),
     [
-        (tensor([1.0, 0.0, 0.0]), None, "matrix", "(3,)"),
-        (tensor([[1.0, 0.0]]), None, "matrix", "(1, 2)"),
-        (torch.ones(5, 2, 3).double(), None, "matrix", "(5,)"),
-        (tensor([[1.0, NAN, 0.0]]), None, "matrix", "nan"),
-        (tensor([[1.0, -INF, 0.0]]), None, "matrix", "-inf"),
-        (torch.eye(3), None, "matrix", "torch.float32"),
-        (torch.eye(3).long(), None, "matrix", "torch.int64"),
-        ([[1.0, 0.0, 0.0]], None, "matrix", "list"),
-        (None, None, "matrix", "NoneType"),
-        (EYE, tensor([1.0, 2.0]), "offset", "(2,)"),
-        (EYE, tensor(1.0), "offset", "()"),
-        (EYE, torch.ones(5, 3).double(), "offset", "(5,)"),
-        (EYE, tensor([1.0, NAN, 0.0]), "offset", "nan"),
-        (EYE, torch.ones(3), "offset", "torch.float32"),
-        (EYE, [1.0, 2.0, 3.0], "offset", "list"),
-        (EYE, 1.0, "offset", "float"),
+        (0.0, tensor([1.0, 0.0, 0.0]), "scale", "(3,)"),
+        (0.0, tensor([[1.0, 0.0]]), "scale", "(1, 2)"),
+        (0.0, torch.ones(5, 2, 3).double(), "scale", "(5,)"),
+        (0.0, tensor([[1.0, NAN, 0.0]]), "scale", "nan"),
+        (0.0, NAN, "scale", "nan"),
+        (0.0, tensor([[1.0, -INF, 0.0]]), "scale", "-inf"),
+        (0.0, [["a", "b", "c"]], "scale", "text"),
+        (0.0, None, "scale", "objects"),
+        (tensor([1.0, 2.0]), EYE, "loc", "(2,)"),
+        (tensor([1.0, 2.0]), 1.0, "loc", "(2,)"),
+        (torch.ones(5, 3).double(), EYE, "loc", "(5,)"),
+        (tensor([1.0, NAN, 0.0]), EYE, "loc", "nan"),
+        (None, EYE, "loc", "objects"),
     ],
 )
-def test_affine_refuses(matrix, offset, name, got):
+def test_affine_refuses(loc, scale, name, got):
     # The rule names both arguments where they must fit each other.
     with pytest.raises(ValueError, match=rf"\b{name}\b.*; got .*") as caught:
-        PAIR.affine(offset, matrix)
-    value, cure = str(caught.value).split("; got", 1)[1].split(". ", 1)
-    assert got in value
-    assert cure
+        PAIR.affine(loc, scale)
+    assert got in str(caught.value).split("; got", 1)[1]
 
 
 # Rearranging
@@ -402,13 +383,11 @@ LINE = NormalMixture(WEIGHTS, tensor([0.0, 1.0]), tensor([1.0, 1.0]))
     [
         ([], tensor([1.0]), "mixtures", "empty"),
         ([P, P.marginal([0, 1])], tensor([0.5, 0.5]), "mixtures", "[2, 3]"),
-        ([P, P], tensor([1.0]), "mixtures", "(1,)"),
-        ([P, P], tensor(1.0), "mixtures", "()"),
+        ([P, P], tensor([1.0]), "weights", "(1,)"),
+        ([P, P], tensor(1.0), "weights", "()"),
         ([P, P], tensor([0.5, 0.75]), "weights", "1.25"),
         ([P, P], tensor([-0.5, 1.5]), "weights", "-0.5"),
         ([P, P], tensor([NAN, 1.5]), "weights", "nan"),
-        ([P, P], torch.tensor([0.5, 0.5]), "weights", "torch.float32"),
-        ([P, P], [0.5, 0.5], "weights", "list"),
         ([P.expand((3,)), PAIR], tensor([0.5, 0.5]), "mixtures[1]", "(3,)"),
         ([P, LINE], tensor([0.5, 0.5]), "mixtures", "NormalMixture"),
         ([P, None], tensor([0.5, 0.5]), "mixtures", "NoneType"),

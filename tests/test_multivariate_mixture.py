@@ -517,7 +517,7 @@ def test_from_samples_weights_sum_to_one_after_broadcasting(shape):
 @every_singular_kind
 def test_singular_covariances_have_no_density(kind, call):
     p = of_free(kind, *free_parameters(kind))
-    with pytest.raises(ValueError, match=r"covariances must be positive definite .*; got .*\. Add"):
+    with pytest.raises(ValueError, match=r"covariances must be positive definite .*; got "):
         call(p)
 
 
@@ -673,4 +673,4 @@ def test_from_logits_is_softmax():
 
 def test_repr_says_the_sizes_and_the_kind():
     p = MultivariateNormalMixture(torch.ones(1), torch.zeros(4, 1, 2), Diagonal(torch.ones(1, 2)))
-    assert repr(p) == "MultivariateNormalMixture(batch_shape=(4,), n_components=1, dim=2, covariances=diagonal)"
+    assert repr(p) == "MultivariateNormalMixture(batch_shape=(4,), n_components=1, dim=2, covariance_type='diag')"

@@ -524,7 +524,7 @@ ATOMS = {
 @pytest.mark.parametrize("what", ["log_prob", "entropy", "to_torch"])
 def test_atoms_have_no_density(build, what):
     p = build(mixture(CASES["three"]))
-    with pytest.raises(ValueError, match=rf"scales must be > 0 for {what}; got 0, an atom"):
+    with pytest.raises(ValueError, match=r"scales must be > 0 for .*; got 0, an atom"):
         getattr(p, what)(*([tensor(0.0)] if what == "log_prob" else []))
 
 

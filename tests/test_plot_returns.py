@@ -1,4 +1,4 @@
-"""Pictures of agents: distributions of returns, moments of an episode, films, learning curves."""
+"""Pictures of agents: distributions of returns, moments of an episode, films."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from PIL import Image
 from scipy import integrate, stats
 
 from cramix import NormalMixture
-from cramix.plot import Curve, episode_panels, film, learning_curves, return_distributions, write_video
+from cramix.plot import episode_panels, film, return_distributions, write_video
 from cramix.plot.figure import COMPONENTS, DENSITY
-from cramix.rl.runs.episode import Moment
+from cramix.rl.episode import Moment
 from tests.refusals import refuses
 
 D = torch.float64
@@ -174,25 +174,6 @@ def test_videos_that_cannot_be_written_say_why(tmp_path: Path, monkeypatch: pyte
     refuses(lambda: write_video(tmp_path / "x.avi", [], 10.0), "path", "x.avi")
 
 
-def test_learning_curves_have_lines_bands_and_last_values() -> None:
-    steps = np.array([0.0, 10_000, 20_000])
-    given = {
-        "ours": Curve(steps, [0, 50, 90.4], [-10, 40, 80], [10, 60, 100]),
-        "theirs": Curve(steps, [0, 20, 30]),
-    }
-    figure = learning_curves(given, goal=95, title="Game")
-    (axes,) = figure.axes
-    ours, theirs, goal = sorted(axes.lines, key=lambda line: -line.get_zorder())
-    np.testing.assert_array_equal(ours.get_xydata(), np.column_stack([steps, [0, 50, 90.4]]))
-    assert theirs.get_ydata().tolist() == [0, 20, 30]
-    assert goal.get_ydata()[0] == 95
-    (band,) = axes.collections
-    corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
-    assert corners >= {(10_000, 40), (10_000, 60), (20_000, 80), (20_000, 100)}
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ours  90", "theirs  30"]
-    assert axes.get_title() == "Game"
-
-
 def test_bad_input_is_refused() -> None:
     p = two_actions()
     refuses(lambda: return_distributions(p.expand((3, 2))), "mixture", "(3, 2)")
@@ -201,6 +182,3 @@ def test_bad_input_is_refused() -> None:
     refuses(lambda: return_distributions(p, kind="bars"), "kind", "bars")
     refuses(lambda: episode_panels([]), "moments", "none")
     refuses(lambda: next(film([])), "moments", "none")
-    refuses(lambda: learning_curves({}), "curves", "none")
-    refuses(lambda: learning_curves({"a": Curve([1, 2], [1, 2, 3])}), "curves['a']", "(3,)")
-    refuses(lambda: learning_curves({"a": Curve([1, 2], [[1, 2], [3, 4]])}), "curves['a']", "(2, 2)")

@@ -24,9 +24,9 @@ from cramix.cli.app import app
 from cramix.cli.changes import changes
 from cramix.cli.refusal import Refusal
 from cramix.rl import ALGORITHMS, GMDQN, pretrained
-from cramix.rl.runs.evaluation import evaluate
+from cramix.rl.evaluation import evaluate
 
-SMALL = ["--set", "policy_kwargs.net_arch=[16]", "--set", "learning_starts=100", "--set", "returns.components=2"]
+SMALL = ["--set", "policy_kwargs.net_arch=[16]", "--set", "learning_starts=100", "--set", "returns.n_components=2"]
 RUN = ["CartPole-v1", "--steps", "500", "--interval", "200", "--episodes", "4", "--seed", "3", *SMALL]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 PROGRAM = str(Path(sys.executable).parent / "cramix")
@@ -88,8 +88,8 @@ def test_train_reports_the_returns_of_the_last_agent(trained: tuple[Path, dict, 
 
 def test_a_done_run_is_told_again_and_another_is_not_mixed_with_it(folder: Path) -> None:
     out, err = run("train", *RUN, "--out", "run")
-    assert "This run is done: run" in err
-    for word in ("mean return", "standard deviation", "least", "quartiles", "parameters", "time", "gmdqn"):
+    assert "Already finished: run" in err
+    for word in ("mean return", "standard deviation", "minimum", "quartiles", "parameters", "time", "gmdqn"):
         assert word in out
     assert "seed 3 instead of 4" in refuses("train", *RUN, "--seed", 4, "--out", "run")
     assert run("train", *RUN, "--out", "run", "--quiet") == ("", "")
@@ -99,22 +99,22 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_end(
     tmp_path: Path, trained: tuple[Path, dict, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt() -> object:
-        def tell(step: int, figures: dict) -> None:
+        def report(step: int, figures: dict) -> None:
             if step >= 400:
                 raise KeyboardInterrupt
 
-        return tell
+        return report
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["cramix", "train", *RUN, "--out", "a run"])
     with monkeypatch.context() as patch:
         patch.setattr("cramix.cli.train._lines", interrupt)
         _, err = run("train", *RUN, "--out", "a run", code=130)
-    assert "Go on from step 400 with: cramix train CartPole-v1 --steps 500" in err
+    assert "Resume from step 400 with: cramix train CartPole-v1 --steps 500" in err
     assert "--out 'a run'\nstopped\n" in err
     assert not (tmp_path / "a run" / "result.json").exists()
     out, err = run("train", *RUN, "--out", "a run", "--json")
-    assert "Going on from step 400: a run" in err
+    assert "Resuming from step 400: a run" in err
     assert json.loads(out)["returns"] == trained[1]["returns"]
     one, other = (GMDQN.load(place / "model.zip", device="cpu") for place in (trained[0], tmp_path / "a run"))
     assert torch.equal(*(x.policy.q_net.each[0][0][0].weight for x in (one, other)))
@@ -131,7 +131,7 @@ def test_the_installed_command_stops_at_an_interrupt(tmp_path: Path) -> None:
         err = job.stderr.read()
     assert job.returncode == 130
     assert "Traceback" not in err
-    assert "Go on from step " in err
+    assert "Resume from step " in err
     assert "with: cramix train CartPole-v1 --interval 150" in err
 
 
@@ -140,8 +140,8 @@ def test_settings_that_are_no_good_leave_the_folder_free(tmp_path: Path, monkeyp
     for bad, word in (
         ("gama=0.9", "Did you mean gamma?"),
         ("gamma=2", "gamma must be a number in [0, 1]"),
-        ("returns.component=2", "component"),
-        ("returns.floor=-1", "floor must"),
+        ("returns.n_component=2", "n_component"),
+        ("returns.min_scale=-1", "min_scale must"),
         ("risk=cvar:7", "risk must"),
     ):
         assert word in refuses("train", *RUN, "--set", bad, "--out", "run")
@@ -202,10 +202,10 @@ def test_play_a_pretrained_agent(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     GMDQN.load("run/model.zip").save("shelf/CartPole-v1.zip", acting_only=True)
     monkeypatch.setattr(pretrained, "FOLDER", folder / "shelf")
     out, _ = run("play", "CartPole-v1", "--episodes", 2)
-    for word in ("CartPole-v1.gif (return", "mean return", "500 steps", "acts by"):
+    for word in ("CartPole-v1.gif (return", "mean return", "500 steps", "risk measure"):
         assert word in out
     assert (folder / "CartPole-v1.gif").read_bytes().startswith(b"GIF89a")
-    assert "Of these there are: CartPole-v1" in refuses("play", "Pong-v5")
+    assert "Pretrained agents: CartPole-v1" in refuses("play", "Pong-v5")
 
 
 class Blind(CartPoleEnv):
@@ -217,7 +217,7 @@ def test_what_cannot_be_played_is_refused(folder: Path, monkeypatch: pytest.Monk
     assert "neither a folder nor a pretrained agent" in refuses("play", "nowhere")
     assert "no run.json" in refuses("play", "empty")
     shutil.copy("run/run.json", "empty")
-    assert "the first comes at step 200" in refuses("play", "empty")
+    assert "the first is written at step 200" in refuses("play", "empty")
     assert "must end in .gif or .mp4" in refuses("play", "run", "--out", "x.avi")
     assert "nowhere is not a folder" in refuses("play", "run", "--out", "nowhere/x.gif")
     assert "must end in .png" in refuses("play", "run", "--picture", "x.jpg")
@@ -226,7 +226,7 @@ def test_what_cannot_be_played_is_refused(folder: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     assert "pip install 'cramix[film]'" in run("play", "run", "--out", "x.mp4", code=1)[1]
     (folder / "run" / "model.zip").write_bytes((folder / "run" / "model.zip").read_bytes()[:900])
-    assert "model.zip must be a whole model" in refuses("play", "run")
+    assert "model.zip must be an intact cramix model" in refuses("play", "run")
 
 
 def test_an_environment_that_cannot_be_seen_is_played_unseen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

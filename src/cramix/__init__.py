@@ -11,7 +11,6 @@ from cramix.distance.prepared import PreparedTarget
 from cramix.distance.sliced import sliced_cramer_distance
 from cramix.distance.wasserstein import sliced_wasserstein_distance, wasserstein_distance
 from cramix.fitting import ConvergenceWarning, FitResult, Selection, compress, fit, select
-from cramix.heads import MixtureHead, MixtureTensors
 from cramix.io import load, save
 from cramix.loss import (
     BlendedLoss,
@@ -31,10 +30,11 @@ from cramix.loss import (
     sliced_wasserstein_loss,
 )
 from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
+from cramix.nn import MixtureHead, MixtureTensors
 
 if TYPE_CHECKING:
     from cramix.estimator import CramerMixture
-    from cramix.regressor import MixtureRegressor
+    from cramix.estimators import MixtureRegressor
 
 __version__ = "0.1.0"
 
@@ -93,7 +93,7 @@ def __getattr__(name: str) -> Any:
 
         return CramerMixture
     if name == "MixtureRegressor":
-        from cramix.regressor import MixtureRegressor
+        from cramix.estimators import MixtureRegressor
 
         return MixtureRegressor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,7 +24,7 @@ _NUMERIC = "biuf"
 def as_tensor(name: str, x: Any, like: Tensor | None = None) -> Tensor:
     """Return numbers as a floating-point tensor, without a copy where that is possible.
 
-    Tensors of a floating-point dtype are returned as they are, and other floating-point arrays keep their dtype.
+    Tensors and arrays of a floating-point dtype keep it, but for tensors without axes beside a `like` that has some.
     Integers, Python numbers and lists of them take the dtype of `like`; without it they become float64, integer tensors
     torch's default dtype. A missing value of a table becomes NaN.
 
@@ -42,7 +42,10 @@ def as_tensor(name: str, x: Any, like: Tensor | None = None) -> Tensor:
             raise ValueError(f"{name} must be real; got {x.dtype}.")
         if like is not None and x.device != like.device:
             raise ValueError(f"{name} must be on {like.device}; got a tensor on {x.device}. Move it with .to(device).")
-        return x if x.is_floating_point() else x.to(torch.get_default_dtype() if like is None else like.dtype)
+        if like is None:
+            return x if x.is_floating_point() else x.to(torch.get_default_dtype())
+        # As torch does, a number without axes does not widen the dtype of what has some.
+        return x if x.is_floating_point() and (x.ndim or not like.ndim) else x.to(like.dtype)
     if isinstance(x, Real):
         return torch.tensor(float(x), dtype=torch.float64) if like is None else like.new_tensor(float(x))
     array = _array(name, x)
@@ -72,7 +75,6 @@ def promoted(**values: Any) -> tuple[Tensor, ...]:
         like = as_tensor("x", arrays[0]).new_empty(0) if arrays else torch.empty(0)
     check_one_device(**{name: x for name, x in values.items() if isinstance(x, Tensor)})
     tensors = {name: as_tensor(name, x, like) for name, x in values.items()}
-    # As torch does, a number without axes does not widen the dtype of what has some.
     dtypes = [x.dtype for x in tensors.values() if x.ndim] or [x.dtype for x in tensors.values()]
     common = functools.reduce(torch.promote_types, dtypes)
     return tuple(x.to(common) for x in tensors.values())

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 @contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Give a file to write into that takes its place at `path` when all went well; until then the old one stays.
+    """Yield a file to write to, which replaces `path` when the block succeeds; until then the old file stays.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -25,7 +25,7 @@ def replacing(path: str | os.PathLike) -> Iterator[BinaryIO]:
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise type(error)(error.errno, error.strerror, str(path)) from None  # nobody asked for the temporary name
+        raise type(error)(error.errno, error.strerror, str(path)) from None  # without the temporary name
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -39,7 +39,7 @@ def replacing(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
 
 def _umask() -> int:
-    """The permissions that new files do not get; reading it means setting it."""
+    """Return the permissions that new files do not get, which can only be read by setting them."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""Checks at the public door: what a mixture's tensors must satisfy, and the words when they do not."""
+"""Checks of arguments: each raises a ValueError that names the argument, the rule and the value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from cramix.torch_internals import as_numpy, readable, shares_memory_with_numpy
 
 _LARGEST = sys.float_info.max
-# Up to this many numbers a check takes its time in calls, and NumPy's take less.
+# Up to this many numbers the time goes into calls, and those of NumPy are faster.
 _FEW = 1 << 12
 _least = np.minimum.reduce
 
@@ -57,29 +57,27 @@ def check_finite(**tensors: Tensor) -> None:
         bad = ~x.isfinite()
         if bad.any():
             count, first = int(bad.sum()), x[bad][0].item()
-            raise ValueError(
-                f"{name} must be finite; got {first} ({count} of {x.numel()} values). Drop or replace them."
-            )
+            raise ValueError(f"{name} must be finite; got {first} ({count} of {x.numel()} values).")
 
 
 def check_integer(name: str, value: object, least: int) -> None:
-    """Require an integer of at least so much."""
+    """Require an integer >= least."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be an integer >= {least}; got {value!r}. Give the number wanted.")
+        raise ValueError(f"{name} must be an integer >= {least}; got {value!r}.")
 
 
 def check_number(name: str, value: object, *, positive: bool = False) -> None:
     """Require a finite number >= 0, or > 0."""
     if not isinstance(value, int | float) or not 0 <= value < math.inf or (positive and value == 0):
         rule = "> 0" if positive else ">= 0"
-        raise ValueError(f"{name} must be a number {rule}; got {value!r}. Leave it out for the default.")
+        raise ValueError(f"{name} must be a number {rule}; got {value!r}.")
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """Require one of some names."""
     names = tuple(choices)
     if value not in names:
-        raise ValueError(f"{name} must be one of {', '.join(names)}; got {value!r}. Try {names[0]}.")
+        raise ValueError(f"{name} must be one of {', '.join(names)}; got {value!r}.")
 
 
 def check_within(name: str, x: Tensor, interval: str) -> None:
@@ -88,12 +86,12 @@ def check_within(name: str, x: Tensor, interval: str) -> None:
     below = x <= 1 if interval[-1] == "]" else x < 1
     bad = ~(above & below)
     if bad.any():
-        raise ValueError(f"{name} must be in {interval}; got {x[bad][0].item():.6g}. Clip it first.")
+        raise ValueError(f"{name} must be in {interval}; got {x[bad][0].item():.6g}.")
 
 
 def check_mixture(weights: Tensor, means: Tensor, scales: Tensor) -> None:
-    """Require valid values of a mixture, where readable: a few reductions if all is well, the full account if not."""
-    if torch.compiler.is_compiling():  # when sizes may be symbols, too
+    """Require valid values of a mixture, where they can be read: a few reductions first, a full report on failure."""
+    if torch.compiler.is_compiling():  # sizes may be symbolic
         return
     count = weights.numel()
     if (
@@ -119,15 +117,15 @@ def check_mixture(weights: Tensor, means: Tensor, scales: Tensor) -> None:
 
 
 def _clearly_valid(weights: Tensor, means: Tensor, scales: Tensor) -> bool:
-    """Whether a few reductions by NumPy show that a mixture is valid; if not, it may still be."""
+    """Return whether a few reductions by NumPy prove that a mixture is valid; if not, it may still be."""
     m, s = as_numpy(means), as_numpy(scales)
     # The last is finite only if all means and scales are.
     return _clearly_weights(weights) and float(_least(s, None)) >= 0 and abs(float(np.vdot(m, s))) <= _LARGEST
 
 
-@np.errstate(all="ignore")  # products of NumPy may warn of what they met beside the numbers
+@np.errstate(all="ignore")  # NumPy's products may warn about padding
 def _clearly_weights(weights: Tensor) -> bool:
-    """Whether weights in reach of NumPy are >= 0 and sum to one for sure."""
+    """Return whether weights are provably >= 0 and sum to one."""
     w = as_numpy(weights)
     ones = _ones(w.shape[-1], w.dtype)
     excess = w.dot(ones) - ones[0]
@@ -142,7 +140,7 @@ def _ones(k: int, dtype: np.dtype) -> np.ndarray:
 
 
 def _lies_within(x: Tensor, low: float, high: float) -> bool:
-    """Whether all values lie in the interval; NaN does not."""
+    """Return whether all values lie in the interval; NaN does not."""
     least, most = x.aminmax()
     return low <= least.item() and most.item() <= high
 
@@ -153,7 +151,7 @@ def check_weights(weights: Tensor) -> None:
         return
     check_finite(weights=weights)
     if (weights < 0).any():
-        raise ValueError(f"weights must be >= 0; got min {weights.min().item():.3g}. Use softmax, or from_logits.")
+        raise ValueError(f"weights must be >= 0; got min {weights.min().item():.3g}. For log weights see from_logits.")
     total = weights.sum(-1)
     if ((total - 1).abs() > weight_tolerance(weights)).any():
         worst = total.flatten()[(total - 1).abs().argmax()].item()
@@ -166,13 +164,11 @@ def check_scales(scales: Tensor) -> None:
     """Require finite scales >= 0."""
     check_finite(scales=scales)
     if (scales < 0).any():
-        raise ValueError(
-            f"scales must be >= 0; got min {scales.min().item():.3g}. Use softplus or exp of a free tensor."
-        )
+        raise ValueError(f"scales must be >= 0; got min {scales.min().item():.3g}. Use softplus or exp.")
 
 
 def weight_tolerance(weights: Tensor) -> float:
-    """How far from one the sum of weights may be: the rounding of a softmax grows with their number."""
+    """Return how far the sum of weights may be from one: the rounding error of a softmax grows with their number."""
     return _rounding(weights.dtype) * max(1.0, weights.shape[-1] ** 0.5 / 10)
 
 
@@ -185,7 +181,7 @@ def check_variances(variances: Tensor) -> None:
     """Require finite variances >= 0."""
     check_finite(variances=variances)
     if (variances < 0).any():
-        raise ValueError(f"variances must be >= 0; got min {variances.min().item():.3g}. Use exp of a free tensor.")
+        raise ValueError(f"variances must be >= 0; got min {variances.min().item():.3g}.")
 
 
 def check_covariances(matrices: Tensor) -> None:
@@ -209,5 +205,5 @@ def check_covariances(matrices: Tensor) -> None:
         if (least < -rounding * size).any():
             raise ValueError(
                 f"covariances must be positive semi-definite; got the eigenvalue {least.min().item():.3g}. "
-                "Use S^T S of a free matrix S, see Factor."
+                "For covariances S^T S of any matrix S see Factor."
             )

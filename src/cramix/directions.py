@@ -1,6 +1,6 @@
 """Directions to slice along: unit vectors `(t, d)`, random or spread evenly.
 
-A projection on a direction and on its opposite are as far apart, so schemes cover the sphere up to sign.
+A direction and its opposite give the same distance, so the schemes cover the sphere up to sign.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def orthogonal(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Draw directions in blocks of `dim` that are orthogonal to each other, each block turned at random.
+    """Draw directions in blocks of `dim` orthogonal ones, each block with a random rotation.
 
-    Each direction is uniform on the sphere, so that averages stay unbiased, and those of a block keep out of each
-    other's way.
+    Each direction is uniform on the sphere, so that averages stay unbiased. Within a block directions are far from each
+    other, which reduces the variance.
     """
     _check(count, dim)
     blocks = -(-count // dim)
     gaussian = torch.randn(blocks, dim, dim, generator=generator, dtype=dtype, device=device)
     basis, upper = torch.linalg.qr(gaussian)
-    # Of the two signs of each column QR picks one that depends on the column; the sign of R's diagonal undoes that.
+    # QR fixes the sign of each column by a convention; the sign of R's diagonal makes the rotation uniform.
     basis = basis * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
     return basis.mT.reshape(-1, dim)[:count]
 
@@ -56,7 +56,7 @@ def sobol(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Draw quasi-random directions: scrambled Sobol points through the normal quantile, brought to length one."""
+    """Draw quasi-random directions: scrambled Sobol points through the normal quantile, normalised."""
     _check(count, dim)
     dtype = torch.get_default_dtype() if dtype is None else dtype
     uniform = SobolEngine(dim, scramble=True, seed=seed).draw(count, dtype=torch.float64)
@@ -92,4 +92,4 @@ def _unit(vectors: Tensor) -> Tensor:
 def _check(count: int, dim: int) -> None:
     for name, value in (("count", count), ("dim", dim)):
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            raise ValueError(f"{name} must be an integer >= 1; got {value!r}. Give the number wanted.")
+            raise ValueError(f"{name} must be an integer >= 1; got {value!r}.")

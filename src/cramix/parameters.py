@@ -1,4 +1,4 @@
-"""Free tensors to valid ones and back: each map with its inverse."""
+"""Maps from unconstrained tensors to valid parameters, each with its inverse."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Map(NamedTuple):
     """A smooth map from all of R^n onto the valid values, and its inverse.
 
     Example:
-        >>> POSITIVE.valid(POSITIVE.free(torch.tensor([0.5, 2.0])))
+        >>> POSITIVE.constrain(POSITIVE.unconstrain(torch.tensor([0.5, 2.0])))
         tensor([0.5000, 2.0000])
     """
 
-    valid: Callable[[Tensor], Tensor]
-    free: Callable[[Tensor], Tensor]
+    constrain: Callable[[Tensor], Tensor]
+    unconstrain: Callable[[Tensor], Tensor]
 
 
 def _centred_log(weights: Tensor) -> Tensor:
@@ -32,26 +32,28 @@ def _inverse_softplus(scales: Tensor) -> Tensor:
     return scales + torch.log(-torch.expm1(-scales))
 
 
-WEIGHTS = Map(valid=lambda free: free.softmax(-1), free=_centred_log)
+WEIGHTS = Map(constrain=lambda x: x.softmax(-1), unconstrain=_centred_log)
 """Softmax, along the last axis; its inverse is the logarithm with mean 0."""
 
-POSITIVE = Map(valid=softplus, free=_inverse_softplus)
-"""Softplus, which is linear far out: steps are in units of the scale."""
+POSITIVE = Map(constrain=softplus, unconstrain=_inverse_softplus)
+"""Softplus, which is linear for large values: steps are absolute there."""
 
-LOG_POSITIVE = Map(valid=torch.exp, free=torch.log)
-"""The exponential: steps are relative to the scale."""
+LOG_POSITIVE = Map(constrain=torch.exp, unconstrain=torch.log)
+"""The exponential: steps are relative to the value."""
 
 
-def _lower_with_positive_diagonal(free: Tensor) -> Tensor:
-    return free.tril(-1) + torch.diag_embed(free.diagonal(dim1=-2, dim2=-1).exp())
+def _lower_with_positive_diagonal(x: Tensor) -> Tensor:
+    return x.tril(-1) + torch.diag_embed(x.diagonal(dim1=-2, dim2=-1).exp())
 
 
 def _log_diagonal(lower: Tensor) -> Tensor:
     return lower.tril(-1) + torch.diag_embed(lower.diagonal(dim1=-2, dim2=-1).log())
 
 
-GRAM = Map(valid=lambda factor: factor.mT @ factor, free=lambda covariance: torch.linalg.cholesky(covariance).mT)
-"""The paper's `S^T S` of a free matrix S; of the many S the inverse takes the transposed Cholesky factor."""
+GRAM = Map(
+    constrain=lambda factor: factor.mT @ factor, unconstrain=lambda covariance: torch.linalg.cholesky(covariance).mT
+)
+"""The paper's `S^T S` of any matrix S; of the many S the inverse returns the transposed Cholesky factor."""
 
-CHOLESKY = Map(valid=_lower_with_positive_diagonal, free=_log_diagonal)
-"""Lower triangular factors L with a positive diagonal, the exponential of the free one; covariances are `L L^T`."""
+CHOLESKY = Map(constrain=_lower_with_positive_diagonal, unconstrain=_log_diagonal)
+"""Lower triangular factors L whose diagonal is an exponential; covariances are `L L^T`."""

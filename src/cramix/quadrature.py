@@ -1,8 +1,8 @@
 """Gauss-Legendre panels that resolve every component of a mixture, whatever the spread of its scales.
 
-A component is smooth on the length of its own scale and constant to rounding beyond `REACH` of them. So the line is
-cut into panels of a fixed number of scales of the narrowest component at hand; a gap between components, where every
-distribution function is constant, is one panel, and atoms (scale 0) stand only on the edges of panels.
+A component is smooth on the length of its scale and constant up to rounding beyond `REACH` scales. So the line is cut
+into panels that are a fixed number of scales of the narrowest local component wide. A gap between components, where
+every distribution function is constant, is one panel, and atoms (scale 0) lie on the edges of panels only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REACH = 8.5
 # A panel is at most this many scales wide and has this many nodes.
 WIDTH = 2.0
 ORDER = 12
-# Fewer nodes do where atoms cut the line into narrower panels: order, and from which to which width in scales.
+# Where atoms cut the line into narrower panels fewer nodes suffice: order, and its range of widths in scales.
 ORDERS = {3: (0, 0.01), 4: (0.01, 0.1), ORDER: (0.1, float("inf"))}
 # Numbers in the largest temporary array.
 BLOCK = 1 << 20

@@ -3,12 +3,11 @@
 import numpy as np
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 
 from cramix.rl import ALGORITHMS, Settings
-from cramix.rl.learning.learner import Learner
-from cramix.rl.network import ReturnNetwork
+from cramix.rl.learner import Learner
+from cramix.rl.network import Architecture, ReturnNetwork
 from cramix.rl.replay import Transitions
 from cramix.rl.risk import parse_risk
 
@@ -23,14 +22,7 @@ def network(algo, seed, net_arch=(), members=1):
         ACTIONS,
         kind.returns_class,
         dict(kind.presets["default"].returns),
-        net_arch=net_arch,
-        activation_fn=nn.Tanh,
-        layer_norm=False,
-        dueling=False,
-        members=members,
-        features_extractor_class=FlattenExtractor,
-        features_extractor_kwargs={},
-        normalize_images=True,
+        Architecture(net_arch, activation_fn=nn.Tanh, members=members),
     )
 
 

@@ -16,8 +16,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from cramix import NormalMixture
 from cramix.rl import ALGORITHMS, GMDQN
 from cramix.rl.algorithm import return_scale
-from cramix.rl.learning.objective import METRICS
-from cramix.rl.runs.evaluation import evaluate
+from cramix.rl.evaluation import evaluate
+from cramix.rl.objective import METRICS
 from tests.rl.games import QUICK, Fork, Steps
 
 
@@ -104,7 +104,9 @@ def test_ends_of_episodes_come_to_the_memory_as_they_were(truncates):
     ends = np.arange(20) % 5 == 4
     np.testing.assert_array_equal(memory.ended[:20, 0], ends)
     np.testing.assert_array_equal(memory.terminated[:20, 0], ends & (not truncates))
-    np.testing.assert_array_equal(memory.after[""][:20, 0, 0], np.tile(np.arange(1, 6), 4))  # not of the next episode
+    np.testing.assert_array_equal(
+        memory.next_observations[""][:20, 0, 0], np.tile(np.arange(1, 6), 4)
+    )  # not of the next episode
     b = memory.draw(60)
     last = b.next_observations[:, 0] == 5
     np.testing.assert_allclose(b.discounts[last], 0.9 if truncates else 0.0)
@@ -181,13 +183,13 @@ def test_unit_with_normalised_rewards_is_theirs():
     model = GMDQN("MlpPolicy", env, seed=0, **QUICK).learn(21)
     size = np.sqrt(env.ret_rms.var + env.epsilon)
     assert model.policy.unit.item() == pytest.approx(return_scale(model.replay_buffer.returns()) / size, rel=1e-3)
-    np.testing.assert_array_equal(model.replay_buffer.seen[""][:21, 0, 0], np.arange(21))  # kept as they came
+    np.testing.assert_array_equal(model.replay_buffer.observations[""][:21, 0, 0], np.arange(21))  # kept as they came
 
 
 def test_learning_by_seed():
     def learned(seed, **changes):
         model = GMDQN("MlpPolicy", make_vec_env("CartPole-v1", 2), seed=seed, **{**QUICK, **changes}).learn(80)
-        return weights(model), model.replay_buffer.seen[""][:40]
+        return weights(model), model.replay_buffer.observations[""][:40]
 
     (one, seen), (again, seen_again), (other, _) = learned(0), learned(0), learned(1)
     assert torch.equal(one, again)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cramix import NormalMixture, cramer_distance
-from cramix.rl.learning.bellman import bellman
+from cramix.rl.objective import bellman
 from cramix.rl.returns import Parts
 
 

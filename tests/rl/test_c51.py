@@ -45,19 +45,19 @@ def test_projection_is_that_of_the_paper(layer):
 
 def test_projection_keeps_the_mean_of_atoms_within_the_range(layer):
     inside = target()._replace(means=target().means.clamp(-2, 3))
-    mean = (layer.project(inside) * layer.places.view(-1)).sum(-1)
+    mean = (layer.project(inside) * layer.support.view(-1)).sum(-1)
     torch.testing.assert_close(mean, inside.mean())
 
 
 def test_loss_is_the_cross_entropy(layer):
-    prediction = layer(torch.randn(5, 4).double()).of(torch.tensor([0, 1, 1, 0, 1]))
+    prediction = layer(torch.randn(5, 4).double()).select(torch.tensor([0, 1, 1, 0, 1]))
     truth = -(projected(target(), 11, -2.0, 3.0) * np.log(prediction.weights.detach().numpy())).sum(-1)
     np.testing.assert_allclose(layer.loss(prediction, target()).detach().numpy(), truth)
 
 
 def test_gradient(layer):
     features, actions = torch.randn(5, 4, dtype=torch.float64, requires_grad=True), torch.tensor([0, 1, 1, 0, 1])
-    assert torch.autograd.gradcheck(lambda x: layer.loss(layer(x).of(actions), target()), features)
+    assert torch.autograd.gradcheck(lambda x: layer.loss(layer(x).select(actions), target()), features)
 
 
 def test_means_come_from_the_places(layer):

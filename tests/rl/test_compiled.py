@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 
 from cramix.rl import ALGORITHMS
-from cramix.rl.learning.learner import can_compile
+from cramix.rl.learner import can_compile
 from tests.rl.learners import batch, learner
 
 # In a process of its own: what it guards against may end the process. On two threads, for one adds without atomics.
@@ -23,12 +23,12 @@ from cramix.rl.returns import Parts
 
 torch.set_num_threads(2)
 torch.manual_seed(0)
-layer = JensenTsallisReturns(2, 4, floor=0.05)
+layer = JensenTsallisReturns(2, 4, min_scale=0.05)
 features, actions = torch.randn(64, 2), torch.randint(4, (64,))
 target = Parts(torch.rand(64, 3).softmax(-1), torch.randn(64, 3), torch.rand(64, 3))
 
 def loss(x):
-    return layer.loss(layer(x).of(actions), target).mean()
+    return layer.loss(layer(x).select(actions), target).mean()
 
 with torch.no_grad():
     compiled = torch.compile(grad(loss), fullgraph=True, dynamic=False)(features)
@@ -39,6 +39,7 @@ print("agree")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not can_compile(torch.device("cpu")), reason="there is no C++ compiler")
 def test_compiled_gradients_on_two_threads_are_those_of_autograd() -> None:
     done = subprocess.run([sys.executable, "-c", GRADIENTS], capture_output=True, text=True, check=False)

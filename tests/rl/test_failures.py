@@ -10,7 +10,7 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
 from cramix.rl import ALGORITHMS, GMDQN
-from cramix.rl.runs.evaluation import evaluate
+from cramix.rl.evaluation import evaluate
 from tests.refusals import refuses
 from tests.rl.games import QUICK, Broken, Steps
 
@@ -46,7 +46,7 @@ def goes_on(model):
 def test_a_reward_that_is_not_a_number(wrapped):
     env = DummyVecEnv([partial(Broken, 30, "reward")])
     model = GMDQN("MlpPolicy", VecNormalize(env) if wrapped else env, seed=0, **QUICK)
-    with pytest.raises(ValueError, match=r"rewards must be finite; got nan from environment 0 at step 30\. Mend"):
+    with pytest.raises(ValueError, match=r"rewards must be finite; got nan from environment 0 at step 30\. Fix"):
         model.learn(100)
     assert model.replay_buffer.size() == 29
     if not wrapped:  # the statistics of the wrapper are spoilt for good
@@ -55,7 +55,7 @@ def test_a_reward_that_is_not_a_number(wrapped):
 
 def test_an_observation_that_is_not_a_number():
     model = GMDQN("MlpPolicy", Broken(30, "seen"), seed=0, **QUICK)
-    with pytest.raises(ValueError, match=r"observations must be finite; got nan\. Mend"):
+    with pytest.raises(ValueError, match=r"observations must be finite; got nan\. Fix"):
         model.learn(100)
     assert model.replay_buffer.size() == 29
     goes_on(model)
@@ -74,7 +74,7 @@ def seeing(space, **more):
         ("MlpPolicy", seeing(spaces.Tuple([spaces.Discrete(2)])), "observations", "Tuple", "Box"),
         ("MlpPolicy", seeing(spaces.Box(0, 1, ())), "observations", "single number", "shape"),
         ("MlpPolicy", seeing(spaces.MultiDiscrete([3, 3], start=[1, 0])), "observations", "MultiDiscrete", "from 0"),
-        ("MlpPolicy", seeing(spaces.MultiDiscrete([[3, 3], [2, 2]])), "observations", "MultiDiscrete", "in a row"),
+        ("MlpPolicy", seeing(spaces.MultiDiscrete([[3, 3], [2, 2]])), "observations", "MultiDiscrete", "a vector"),
         ("MultiInputPolicy", seeing(spaces.Box(0, 1, (2,))), "MultiInputPolicy", "Box", "dictionaries"),
         ("MultiInputPolicy", seeing(spaces.Box(0, 1, (2,)), b=spaces.Text(3)), "observations of b", "Text", "Box"),
         ("MultiInputPolicy", seeing(spaces.Discrete(2), action_mask=spaces.MultiBinary(2)), "action_mask", "2", "3"),
@@ -108,7 +108,7 @@ def test_a_risk_of_ones_own_that_is_none(risk, got):
 
 
 def test_a_unit_that_is_measured_in_no_time_is_told():
-    with pytest.warns(UserWarning, match=r"measured in 1 steps; got learning_starts 0\. Give return_scale"):
+    with pytest.warns(UserWarning, match=r"measured in 1 steps; got learning_starts 0\. Set return_scale"):
         GMDQN("MlpPolicy", Steps(), **{**QUICK, "learning_starts": 0}).learn(3)
 
 
@@ -116,7 +116,7 @@ def test_an_environment_that_raises():
     model = GMDQN("MlpPolicy", Broken(30), seed=0, **QUICK)
     with pytest.raises(ZeroDivisionError, match="the engine is off") as caught:
         model.learn(100)
-    assert "after step 29 of the environments; the model is whole" in caught.value.__notes__[0]
+    assert "after step 29 of the environments. The model is intact" in caught.value.__notes__[0]
     goes_on(model)
 
 
@@ -124,7 +124,7 @@ def test_an_environment_that_raises():
 def test_a_process_that_ends_at_once():
     env = SubprocVecEnv([partial(Broken, 0, "exit")], start_method="fork")
     model = GMDQN("MlpPolicy", env, seed=0, **QUICK)
-    with pytest.raises(RuntimeError, match="an environment's process ended at step 0"):
+    with pytest.raises(RuntimeError, match="An environment worker exited at step 0"):
         model.learn(100)
     env.remotes[0].close()
 
@@ -135,7 +135,7 @@ def test_a_process_that_ends(how):
     # A process forked later would hold the pipe of an earlier one open, so the one that ends is the first.
     env = SubprocVecEnv([partial(Broken, 30, how), Steps], start_method="fork")
     model = GMDQN("MlpPolicy", env, seed=0, **QUICK)
-    with pytest.raises(RuntimeError, match="an environment's process ended at step 58; the model is whole: save it"):
+    with pytest.raises(RuntimeError, match=r"An environment worker exited at step 58\. The model is intact: save it"):
         model.learn(100)
     goes_on(model)
     for process, remote in zip(env.processes, env.remotes, strict=True):  # close would wait for the dead one

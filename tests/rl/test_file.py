@@ -70,7 +70,7 @@ def test_settings_of_all_kinds_come_back(tmp_path):
         batch_size=np.int64(16),
         risk="cvar:0.3",
         learning_rate=np.float64(1e-3),
-        returns={"components": 2},
+        returns={"n_components": 2},
         policy_kwargs={"net_arch": [8], "activation_fn": torch.nn.Tanh, "dueling": True, "layer_norm": True},
         learning_starts=10,
     ).learn(30)
@@ -88,9 +88,9 @@ def test_a_file_does_not_change_with_defaults(tmp_path, monkeypatch):
     words = describe(tmp_path / "agent.zip")["settings"]
     network = {"net_arch": [128, 128], "activation_fn": {"torch.nn": "ReLU"}, "layer_norm": False, "dueling": False}
     assert words["policy_kwargs"] == {**network, "members": 3}
-    assert words["returns"] == {"components": 3, "scales": "softplus", "floor": 0.0, "penalty_factor": 10.0}
+    assert words["returns"] == {"n_components": 3, "scales": "softplus", "min_scale": 0.0, "penalty_factor": 10.0}
     monkeypatch.setattr(MlpPolicy, "default_arch", (7,))
-    monkeypatch.setitem(CramerReturns.__init__.__kwdefaults__, "components", 5)
+    monkeypatch.setitem(CramerReturns.__init__.__kwdefaults__, "n_components", 5)
     again = GMDQN.load(tmp_path / "agent.zip")
     assert same(model, again)
     assert again.settings == model.settings
@@ -154,7 +154,7 @@ def test_code_of_ones_own_is_left_out_and_asked_for(own, named, tmp_path):
     own = {**own, "policy_kwargs": {**QUICK["policy_kwargs"], **own.get("policy_kwargs", {})}}
     model = GMDQN("MlpPolicy", Steps(), seed=0, **{**QUICK, **own})
     model.save(tmp_path / "agent.zip")
-    with pytest.raises(ValueError, match=f"made with .*{named}.*Give {named.partition('.')[0]} to load again"):
+    with pytest.raises(ValueError, match=f"made with .*{named}.*Pass {named.partition('.')[0]} to load"):
         GMDQN.load(tmp_path / "agent.zip")
     again = GMDQN.load(tmp_path / "agent.zip", **own)
     assert same(model, again)
@@ -306,7 +306,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(content, tmp_path, mon
     path = tmp_path / "agent.zip"
     path.write_bytes(content)
     model = GMDQN.load(path)
-    monkeypatch.setattr("cramix.rl.file.state_of", lambda optimizer: 1 / 0)
+    monkeypatch.setattr("cramix.rl.file.optimizer_state", lambda optimizer: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.save(path)
     assert path.read_bytes() == content

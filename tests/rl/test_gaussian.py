@@ -65,7 +65,7 @@ def test_jensen_tsallis_is_the_integral_of_squared_differences_of_densities():
 def test_jensen_tsallis_sees_an_atom_as_wide_as_the_floor():
     p, q = parts(0), parts(1)
     atoms, wide = (q._replace(scales=torch.full_like(q.scales, s)) for s in (0.0, 0.3))
-    jt = head(JensenTsallisReturns, floor=0.3)
+    jt = head(JensenTsallisReturns, min_scale=0.3)
     torch.testing.assert_close(jt.loss(p, atoms), jt.loss(p, wide))
     assert torch.isfinite(jt.loss(p, atoms)).all()
 
@@ -92,13 +92,15 @@ def test_likelihood_of_atoms_is_exact():
 @pytest.mark.parametrize("scales", ["softplus", "penalty"])
 def test_gradients_of_losses(kind, scales):
     torch.manual_seed(0)
-    layer = head(kind, scales=scales, floor=0.05)
+    layer = head(kind, scales=scales, min_scale=0.05)
     features, actions = torch.randn(3, 4, dtype=torch.float64, requires_grad=True), torch.tensor([0, 1, 1])
     target = parts(2)
     names = [name for name, _ in layer.named_parameters()]
 
     def loss(features, *values):
-        prediction = torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (features,)).of(actions)
+        prediction = torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (features,)).select(
+            actions
+        )
         return layer.loss(prediction, target) + layer.penalty(prediction)
 
     assert torch.autograd.gradcheck(loss, (features, *layer.parameters()))
@@ -107,7 +109,7 @@ def test_gradients_of_losses(kind, scales):
 @pytest.mark.parametrize("dueling", [False, True])
 def test_distributions_are_valid_and_components_start_apart(dueling):
     torch.manual_seed(0)
-    layer = CramerReturns(4, 2, dueling, components=4, floor=0.1)
+    layer = CramerReturns(4, 2, dueling, n_components=4, min_scale=0.1)
     p = layer(torch.randn(5, 4))
     assert p.weights.shape == p.means.shape == p.scales.shape == (5, 2, 4)
     torch.testing.assert_close(p.weights.sum(-1), torch.ones(5, 2))
@@ -115,7 +117,7 @@ def test_distributions_are_valid_and_components_start_apart(dueling):
     still = layer(torch.zeros(1, 4))
     assert (still.means.diff(dim=-1) > 0).any()
     assert still.means.std() > 0.3
-    one = CramerReturns(4, 2, components=1)(torch.zeros(1, 4))
+    one = CramerReturns(4, 2, n_components=1)(torch.zeros(1, 4))
     assert one.means.shape == (1, 2, 1)
 
 
@@ -166,13 +168,13 @@ def test_mixture_is_in_units_of_rewards():
 def test_parts_of_actions():
     weights = torch.rand(1, 1, 3)
     means = torch.arange(24.0).view(4, 2, 3)
-    p = Parts(weights, means, torch.zeros(1, 1, 3), means[..., :1]).of(torch.tensor([1, 0, 0, 1]))
+    p = Parts(weights, means, torch.zeros(1, 1, 3), means[..., :1]).select(torch.tensor([1, 0, 0, 1]))
     assert p.means[:, 0].tolist() == [3.0, 6.0, 12.0, 21.0]
     assert p.extra.flatten().tolist() == [3.0, 6.0, 12.0, 21.0]
     torch.testing.assert_close(p.weights, weights[0].expand(4, 3))
 
 
-@pytest.mark.parametrize("bad", [{"components": 0}, {"scales": "exp"}, {"floor": -1.0}, {"penalty_factor": "x"}])
+@pytest.mark.parametrize("bad", [{"n_components": 0}, {"scales": "exp"}, {"min_scale": -1.0}, {"penalty_factor": "x"}])
 def test_bad_settings_are_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         CramerReturns(4, 2, **bad)

@@ -19,7 +19,7 @@ import cramix
 from cramix import NormalMixture
 from cramix.rl import DistributionalDQN
 from cramix.rl.bridge import NAME, Bridge
-from cramix.rl.runs.evaluation import evaluate
+from cramix.rl.evaluation import evaluate
 from tests.rl.known import GAMMA, every_return, learn
 
 FORK, BRIDGE = 0, 1
@@ -120,12 +120,14 @@ def test_start_that_is_not_there():
         Bridge(start=6)
 
 
+@pytest.mark.slow
 def test_learned_returns_are_the_true_ones(by_mean):
     distances = cramix.cramer_distance(every_return(by_mean), Bridge.truth(GAMMA))
     assert distances.shape == (6, 2)
     assert distances.max() < 0.02
 
 
+@pytest.mark.slow
 def test_both_modes_are_learned(by_mean):
     learned, truth = every_return(by_mean), Bridge.truth(GAMMA)
     middle = torch.tensor(-0.2)  # between disaster and what is usual
@@ -134,6 +136,7 @@ def test_both_modes_are_learned(by_mean):
     assert abs(chance - 0.1) < 0.015
 
 
+@pytest.mark.slow
 def test_the_mean_walks_into_the_disaster_and_cvar_avoids_it(by_mean):
     walks = evaluate(by_mean, NAME, 300)
     avoids = evaluate(by_mean, NAME, 300, risk="cvar:0.1")
@@ -144,6 +147,7 @@ def test_the_mean_walks_into_the_disaster_and_cvar_avoids_it(by_mean):
     assert walks.mean() > avoids.mean()
 
 
+@pytest.mark.slow
 def test_an_agent_that_learns_by_cvar_avoids_the_disaster(by_cvar):
     assert by_cvar.predict(FORK, deterministic=True)[0] == ROAD
     assert by_cvar.predict(BRIDGE, deterministic=True)[0] == BACK

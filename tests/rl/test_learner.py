@@ -12,9 +12,9 @@ from torch.nn.functional import smooth_l1_loss
 
 from cramix import NormalMixture, cramer_loss
 from cramix.rl import ALGORITHMS, Settings
-from cramix.rl.learning.learner import Learner
-from cramix.rl.learning.objective import METRICS
-from cramix.rl.network import ReturnNetwork
+from cramix.rl.learner import Learner
+from cramix.rl.network import Architecture, ReturnNetwork
+from cramix.rl.objective import METRICS
 from cramix.rl.replay import Transitions
 from cramix.rl.risk import parse_risk
 from tests.rl.learners import ACTIONS, STATES, batch, learner, network
@@ -78,11 +78,11 @@ def gradient(algo, b):
     online, target = network(algo, 0), network(algo, 1)
     with torch.no_grad():
         best = online(b.next_observations).mean().argmax(-1)
-        goal = target(b.next_observations).of(best)
+        goal = target(b.next_observations).select(best)
         goal = goal._replace(
             means=b.rewards[:, None] + b.discounts[:, None] * goal.means, scales=b.discounts[:, None] * goal.scales
         )
-    online.returns.loss(online(b.observations).of(b.actions), goal).mean().backward()
+    online.returns.loss(online(b.observations).select(b.actions), goal).mean().backward()
     return {name: p.grad for name, p in online.named_parameters()}
 
 
@@ -161,7 +161,7 @@ def test_target_network_follows(tau, interval):
 def test_metrics_say_what_they_are_called():
     learn, online, _ = learner("gmdqn")
     b = batch()
-    p = online(b.observations).of(b.actions)
+    p = online(b.observations).select(b.actions)
     seen = metrics(learn.update(b, 0.1))
     assert seen["smallest_scale"] == pytest.approx(p.scales.min().item())
     assert seen["value"] == pytest.approx(p.mean().mean().item(), rel=1e-5)
@@ -178,14 +178,7 @@ def test_masked_next_actions_are_never_the_best():
             ACTIONS,
             ALGORITHMS["ddqn"].returns_class,
             {},
-            net_arch=(),
-            activation_fn=nn.Tanh,
-            layer_norm=False,
-            dueling=False,
-            members=1,
-            features_extractor_class=_Room,
-            features_extractor_kwargs={},
-            normalize_images=True,
+            Architecture((), nn.Tanh, members=1, features_extractor_class=_Room),
         )
         for _ in range(2)
     )
@@ -207,6 +200,7 @@ class _Room(FlattenExtractor):
         return super().forward(seen["room"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["gmdqn", "fqf", "c51"])
 def test_compiled_and_eager_updates_agree(algo, monkeypatch):
     graphs = []
@@ -229,6 +223,7 @@ def test_compiled_and_eager_updates_agree(algo, monkeypatch):
     assert 1 <= len(graphs) <= 2  # the whole update is one
 
 
+@pytest.mark.slow
 def test_many_learners_compile_in_one_program(monkeypatch):
     """More than the eight that the compiler allows for one piece of code."""
     compile_ = torch.compile

@@ -5,7 +5,7 @@ import pytest
 
 from cramix import cramer_distance
 from cramix.rl import ALGORITHMS, GMDQN
-from cramix.rl.runs.evaluation import evaluate
+from cramix.rl.evaluation import evaluate
 from tests.rl.games import Fork
 
 STATES = np.eye(2, dtype=np.float32)
@@ -56,6 +56,7 @@ def test_returns_that_are_known(algo):
     assert model.predict(STATES, deterministic=True, risk="cvar:0.2")[0].tolist() == [1, 1]
 
 
+@pytest.mark.slow
 def test_balances_a_pole():
     """Steps until it falls: 22 at random, 500 at best."""
     model = GMDQN(

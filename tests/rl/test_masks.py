@@ -8,9 +8,9 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from cramix.rl import GMDQN, MaskedActions
+from cramix.rl.evaluation import evaluate
 from cramix.rl.exploration import Exploration
-from cramix.rl.masks import allowed, without_mask
-from cramix.rl.runs.evaluation import evaluate
+from cramix.rl.masks import apply_mask, without_mask
 from tests.refusals import refuses
 from tests.rl.games import QUICK, Gates, Steps
 
@@ -70,8 +70,8 @@ def test_the_network_does_not_see_the_mask():
 def test_best_of_what_is_allowed():
     values = torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
     mask = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 1, 1]])
-    assert allowed(values, mask).argmax(-1).tolist() == [1, 2, 1]
-    assert allowed(values, None) is values
+    assert apply_mask(values, mask).argmax(-1).tolist() == [1, 2, 1]
+    assert apply_mask(values, None) is values
 
 
 def test_random_actions_are_even_over_what_is_allowed():
@@ -90,9 +90,12 @@ def test_exploration_has_its_rate():
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="action_masks or give info"):
+    with pytest.raises(ValueError, match="action_masks or return info"):
         MaskedActions(Steps()).reset()
     refuses(lambda: MaskedActions(gymnasium.make("Pendulum-v1")), "env", "Box", "discrete")
     refuses(
-        lambda: without_mask(spaces.Dict({"action_mask": spaces.MultiBinary(2)})), "observations", "that alone", "more"
+        lambda: without_mask(spaces.Dict({"action_mask": spaces.MultiBinary(2)})),
+        "observations",
+        "only that",
+        "besides",
     )

@@ -34,9 +34,9 @@ def test_what_members_say_counts_alike(algo):
     torch.testing.assert_close(together.mixture().cdf(x), truth)
     assert not torch.equal(each[0].mean() + 0, each[1].mean())
     actions = torch.tensor([0, 1, 2, 0])
-    apart = together.of(actions).apart(MEMBERS)
+    apart = together.select(actions).split_members(MEMBERS)
     for i, parts in enumerate(each):
-        one = parts.of(actions)
+        one = parts.select(actions)
         for found, true in zip(apart, one, strict=True):
             if true is not None:
                 torch.testing.assert_close(found[:, i], true.expand_as(found[:, i]))
@@ -49,7 +49,7 @@ def test_an_update_is_that_of_each_member_towards_what_all_say(algo):
     b = batch(16)
     with torch.no_grad():
         best = sum(parts.mean() for parts in alone(online, b.next_observations)).argmax(-1)
-        ahead = [parts.of(best) for parts in alone(target, b.next_observations)]
+        ahead = [parts.select(best) for parts in alone(target, b.next_observations)]
         weights, means, scales = (
             torch.cat([getattr(x, name).expand_as(x.means) for x in ahead], -1)
             for name in ("weights", "means", "scales")
@@ -58,7 +58,7 @@ def test_an_update_is_that_of_each_member_towards_what_all_say(algo):
         goal = Parts(weights / MEMBERS, b.rewards[:, None] / 2 + d * means, d * scales)
     losses = []
     for parts in alone(online, b.observations):
-        one = parts.of(b.actions)
+        one = parts.select(b.actions)
         losses.append((online.returns.loss(one, goal) + online.returns.penalty(one)).mean())
     slopes = torch.autograd.grad(sum(losses), list(online.parameters()))
     before = [p.detach().clone() for p in online.parameters()]

@@ -9,7 +9,7 @@ from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtr
 from torch import nn
 
 from cramix.rl.agents.ddqn import ExpectedReturns
-from cramix.rl.network import ReturnNetwork
+from cramix.rl.network import Architecture, ReturnNetwork
 
 KINDS = [
     spaces.Discrete(4),
@@ -24,17 +24,8 @@ KINDS = [
 def network(space, **changes):
     torch.manual_seed(0)
     extractor = CombinedExtractor if isinstance(space, spaces.Dict) else FlattenExtractor
-    arguments = {
-        "net_arch": [5],
-        "activation_fn": nn.Tanh,
-        "layer_norm": False,
-        "dueling": False,
-        "members": 1,
-        "features_extractor_class": extractor,
-        "features_extractor_kwargs": {},
-        "normalize_images": True,
-    }
-    return ReturnNetwork(space, 2, ExpectedReturns, {}, **{**arguments, **changes})
+    arguments = {"net_arch": [5], "activation_fn": nn.Tanh, "members": 1, "features_extractor_class": extractor}
+    return ReturnNetwork(space, 2, ExpectedReturns, {}, Architecture(**{**arguments, **changes}))
 
 
 def several(space, n=6):

@@ -11,8 +11,8 @@ import torch
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from cramix.rl import ALGORITHMS, C51, GMDQN, pretrained
-from cramix.rl.runs.episode import action_names, make_visible, play
-from cramix.rl.runs.evaluation import evaluate
+from cramix.rl.episode import action_names, make_visible, play
+from cramix.rl.evaluation import evaluate
 from tests.refusals import refuses
 
 SMALL = {"seed": 0, "learning_starts": 50, "policy_kwargs": {"net_arch": [32]}, "device": "cpu"}
@@ -98,7 +98,7 @@ def test_an_episode_is_played_by_another_risk(model: GMDQN) -> None:
 
 
 def test_long_episodes_are_thinned(model: GMDQN, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cramix.rl.runs.episode._MOST", 2)
+    monkeypatch.setattr("cramix.rl.episode._MAX_FRAMES", 2)
     whole = play(model, make_visible("CartPole-v1")).moments
     assert whole[-1].step > 6
     assert len(whole) <= 4
@@ -130,6 +130,17 @@ def test_actions_have_names(name: str, words: list[str]) -> None:
     env = gymnasium.make(name)
     assert action_names(env) == words
     env.close()
+
+
+def test_the_lander_predicts_what_it_was_trained_to() -> None:
+    """Numbers of the agent at the end of its training."""
+    agent = GMDQN.from_pretrained("LunarLander-v3", device="cpu")
+    returns = agent.return_distribution([0.0, 1.4, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    assert returns.mean.tolist() == pytest.approx([125.8535, 125.7736, 124.6457, 125.9797], abs=1e-3)
+    assert returns.cvar(0.1).tolist() == pytest.approx([115.6872, 115.4455, 113.4015, 115.3280], abs=1e-3)
+    assert agent.settings.returns == {
+        "n_components": 3, "scales": "softplus", "min_scale": 0.0, "penalty_factor": 10.0,
+    }  # fmt: skip
 
 
 def test_the_lander_that_comes_with_the_package_lands() -> None:

@@ -68,7 +68,7 @@ def test_gradients(kind, random):
     features = torch.randn(3, 4, generator=random, dtype=torch.float64, requires_grad=True)
     target = atoms(torch.randn(3, 6, generator=random, dtype=torch.float64))
     actions = torch.tensor([1, 0, 1])
-    assert torch.autograd.gradcheck(lambda x: layer.loss(layer(x).of(actions), target), features)
+    assert torch.autograd.gradcheck(lambda x: layer.loss(layer(x).select(actions), target), features)
 
 
 def test_quantiles_have_equal_weights(random):
@@ -105,7 +105,7 @@ def test_fractions_follow_the_derivative_of_the_wasserstein_distance(action, sca
     with torch.no_grad():
         layer.proposal.bias.copy_(torch.tensor([0.3, -0.4, 0.2, 0.0]))
     features = torch.randn(1, 3, dtype=torch.float64, requires_grad=True)
-    prediction = layer(features).of(torch.tensor([action]))
+    prediction = layer(features).select(torch.tensor([action]))
     loss = layer.loss(prediction, atoms(torch.zeros(1, 2, dtype=torch.float64)))
     (slope,) = torch.autograd.grad(loss, layer.proposal.bias, retain_graph=True)
     logits = layer.proposal(features).detach().numpy()[0]
@@ -129,7 +129,7 @@ def test_fractions_learned_alone_come_near_the_best_ones():
     features = torch.ones(1, 3, dtype=torch.float64)
     for _ in range(150):
         optimizer.zero_grad()
-        layer.loss(layer(features).of(torch.tensor([0])), target).sum().backward()
+        layer.loss(layer(features).select(torch.tensor([0])), target).sum().backward()
         optimizer.step()
     shares = layer(features).weights[0, 0].numpy()
     np.testing.assert_allclose(shares, shares[::-1], atol=2e-3)
@@ -149,7 +149,7 @@ def test_value_gradient_of_fqf_is_that_of_its_quantiles():
         means = layer._values(x, middles)[torch.arange(3), actions]
         return quantile_huber(atoms(means, shares), target).sum()
 
-    ours = torch.autograd.grad(layer.loss(layer(features).of(actions), target).sum(), features)[0]
+    ours = torch.autograd.grad(layer.loss(layer(features).select(actions), target).sum(), features)[0]
     torch.testing.assert_close(ours, torch.autograd.grad(at_fixed_fractions(features), features)[0])
     assert torch.autograd.gradcheck(at_fixed_fractions, features)
 

@@ -32,7 +32,7 @@ def fill(replay, kinds, rewards, actions, cuts):
         infos = [{"TimeLimit.truncated": bool(kind == 2)} for kind in kinds[t]]
         replay.add(seen, seen + 0.5, actions[t], rewards[t], kinds[t] > 0, infos)
         if t in cuts:
-            replay.cut()
+            replay.end_episodes()
 
 
 def unrolled(kinds, rewards, cuts, n_steps, t, env):
@@ -105,7 +105,7 @@ def test_returns_to_the_end_by_a_loop(length):
 
 def test_cut_of_an_empty_memory_does_nothing():
     replay = memory()
-    replay.cut()
+    replay.end_episodes()
     assert not replay.ended.any()
 
 
@@ -173,7 +173,7 @@ def test_a_file_of_another_memory_is_refused_and_nothing_changes(tmp_path, other
     one, two = memory(), memory(**other)
     fill(one, *story(30, 1))
     one.save(tmp_path / "memory.npz")
-    with pytest.raises(ValueError, match=r"memory.npz must be a whole memory"):
+    with pytest.raises(ValueError, match=r"memory.npz must be an intact replay buffer"):
         two.load(tmp_path / "memory.npz")
     assert two.size() == 0
     assert not two.rewards.any()
@@ -198,7 +198,7 @@ def test_a_damaged_file_is_refused_and_nothing_changes(tmp_path):
         try:
             two.load(path)
         except ValueError as error:
-            assert "whole memory" in str(error)  # noqa: PT017
+            assert "intact replay buffer" in str(error)  # noqa: PT017
             assert two.size() == 0
             assert not two.rewards.any()
             refused += 1
@@ -210,7 +210,7 @@ def test_a_damaged_file_is_refused_and_nothing_changes(tmp_path):
 @pytest.mark.parametrize("content", [np.zeros(3), np.array([{"code": 1}], dtype=object)])
 def test_another_file_of_numpy_is_refused(tmp_path, content):
     np.save(tmp_path / "memory.npy", content)
-    with pytest.raises(ValueError, match="whole memory"):
+    with pytest.raises(ValueError, match="intact replay buffer"):
         memory().load(tmp_path / "memory.npy")
 
 

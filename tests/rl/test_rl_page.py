@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cramix.rl import ALGORITHMS, GMDQN, Settings
-from cramix.rl.learning.objective import METRICS
+from cramix.rl.objective import METRICS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rl.md").read_text()
 

@@ -114,7 +114,7 @@ def test_numbers_that_are_whole(tmp_path):
 
 def test_what_the_caller_changes_is_not_the_fault_of_the_file(tmp_path):
     GMDQN("MlpPolicy", Steps(), **QUICK).save(tmp_path / "agent")
-    with pytest.raises(ValueError, match=r"must fit its settings with policy_kwargs changed; .* Change others"):
+    with pytest.raises(ValueError, match=r"must fit its settings with policy_kwargs changed; .* Change other settings"):
         GMDQN.load(tmp_path / "agent", policy_kwargs={"net_arch": [9]})
     with pytest.raises(RuntimeError, match="nowhere"):
         GMDQN.load(tmp_path / "agent", device="nowhere")

@@ -1,5 +1,8 @@
 """Settings: presets, changes by name, schedules, refusals."""
 
+import dataclasses
+import inspect
+
 import pytest
 import torch
 
@@ -8,8 +11,8 @@ from tests.refusals import refuses
 
 
 def test_changes_keep_what_is_not_named():
-    changed = JTDQN.presets["default"].replace(returns={"components": 5}, policy_kwargs={"net_arch": [4]})
-    assert changed.returns == {"floor": 0.05, "components": 5}
+    changed = JTDQN.presets["default"].replace(returns={"n_components": 5}, policy_kwargs={"net_arch": [4]})
+    assert changed.returns == {"min_scale": 0.05, "n_components": 5}
     assert changed.policy_kwargs == {"net_arch": [4]}
     assert Settings().returns == {}
 
@@ -28,6 +31,32 @@ def test_unknown_setting_suggests_the_one_that_was_meant():
         GMDQN("MlpPolicy", "CartPole-v1", batchsize=3)
     with pytest.raises(TypeError, match=r"got zzz\. There are learning_rate"):
         GMDQN("MlpPolicy", "CartPole-v1", zzz=3)
+
+
+def test_unknown_layers_suggest_the_one_that_was_meant():
+    with pytest.raises(TypeError, match=r"got netarch\. Did you mean net_arch\?"):
+        GMDQN("MlpPolicy", "CartPole-v1", policy_kwargs={"netarch": [8]})
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_signatures_are_written_out(algo):
+    kind = ALGORITHMS[algo]
+    parameters = inspect.signature(kind).parameters
+    assert list(parameters)[:3] == ["policy", "env", "preset"]
+    for field in dataclasses.fields(Settings):
+        assert parameters[field.name].default == getattr(kind.presets["default"], field.name)
+        assert parameters[field.name].annotation == field.type
+        assert parameters[field.name].kind is inspect.Parameter.KEYWORD_ONLY
+    assert all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    inspect.signature(kind).bind("MlpPolicy", "CartPole-v1", gamma=0.9, seed=3)
+
+
+def test_a_constructor_of_ones_own_has_its_own_signature():
+    class Mine(GMDQN):
+        def __init__(self, env):
+            super().__init__("MlpPolicy", env)
+
+    assert list(inspect.signature(Mine).parameters) == ["env"]
 
 
 def test_unknown_preset():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from cramix.rl.spaces import from_words, to_words
+from cramix.rl.spaces import from_json, to_json
 from tests.refusals import refuses
 
 SPACES = [
@@ -25,12 +25,12 @@ SPACES = [
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
 def test_what_comes_back_is_what_went_in(space):
-    again = from_words(json.loads(json.dumps(to_words(space))))
+    again = from_json(json.loads(json.dumps(to_json(space))))
     assert again == space
     assert again.shape == space.shape
     assert again.dtype == space.dtype
 
 
 def test_other_spaces_are_refused():
-    refuses(lambda: to_words(spaces.Text(4)), "spaces", "Text", "Box")
-    refuses(lambda: from_words({"kind": "Graph"}), "kind", "Graph")
+    refuses(lambda: to_json(spaces.Text(4)), "spaces", "Text", "Box")
+    refuses(lambda: from_json({"kind": "Graph"}), "kind", "Graph")

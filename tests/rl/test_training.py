@@ -12,10 +12,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from cramix.rl.runs import training
-from cramix.rl.runs.episode import make_visible
-from cramix.rl.runs.evaluation import evaluate
-from cramix.rl.runs.training import Run, train
+from cramix.rl import training
+from cramix.rl.episode import make_visible
+from cramix.rl.evaluation import evaluate
+from cramix.rl.training import Run, train
 from tests.refusals import refuses
 from tests.rl.killing import Killed, kill_at
 
@@ -64,6 +64,7 @@ def test_result(truth, tmp_path):
     assert result["parameters"] == 4 * 8 + 8 + 8 * 2 * 9 + 2 * 9
 
 
+@pytest.mark.slow
 def test_killed_at_every_change_of_a_file(truth, tmp_path, monkeypatch):
     """A run changes files some two dozen times; the program ends before each of them in turn."""
     for moment in itertools.count():
@@ -95,29 +96,30 @@ def _step(folder):
 @pytest.mark.parametrize("step", [1, 20, 41, 79, 119])
 def test_killed_between_checkpoints(truth, step, tmp_path, monkeypatch):
     clock = itertools.count()
-    monkeypatch.setattr(training.time, "monotonic", lambda: float(next(clock)))  # so that tell is called at each step
+    monkeypatch.setattr(training.time, "monotonic", lambda: float(next(clock)))  # so that report is called at each step
 
-    def tell(at, figures):
+    def report(at, figures):
         if at == step:
             raise Killed
 
     with pytest.raises(Killed):
-        train(run(), tmp_path, tell)
+        train(run(), tmp_path, report)
     assert _step(tmp_path) == step // 40 * 40  # at most one interval is lost
     assert outcome(train(run(), tmp_path), tmp_path) == truth
 
 
+@pytest.mark.slow
 def test_killed_by_the_system(truth, tmp_path):
     code = f"""
 import os, signal, itertools, torch
-from cramix.rl.runs import training
+from cramix.rl import training
 torch.set_num_threads(1)
 clock = itertools.count()
 training.time.monotonic = lambda: float(next(clock))
-def tell(step, figures):
+def report(step, figures):
     if step == 100:
         os.kill(os.getpid(), signal.SIGKILL)
-training.train(training.Run(**{vars(run())!r}), {str(tmp_path)!r}, tell)
+training.train(training.Run(**{vars(run())!r}), {str(tmp_path)!r}, report)
 """
     ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, timeout=300)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
@@ -156,10 +158,10 @@ def test_a_damaged_checkpoint_is_said_as_such(tmp_path):
     (tmp_path / "result.json").unlink()
     model = tmp_path / "model.zip"
     model.write_bytes(model.read_bytes()[:-9])
-    with pytest.raises(ValueError, match=r"model.zip must be a whole model"):
+    with pytest.raises(ValueError, match=r"model.zip must be an intact cramix model"):
         train(run(steps=20, episodes=1), tmp_path)
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(ValueError, match=r"run.json must be whole JSON"):
+    with pytest.raises(ValueError, match=r"run.json must be valid JSON"):
         train(run(steps=20, episodes=1), tmp_path)
 
 
@@ -167,7 +169,7 @@ def test_a_result_that_is_lost_is_made_anew(tmp_path):
     first = train(run(), tmp_path)
     for damage in ("{", "{}", "[]", "\xff"):
         (tmp_path / "result.json").write_text(damage, encoding="latin-1")
-        with pytest.raises(ValueError, match=r"result.json must .* Delete it to make it anew"):
+        with pytest.raises(ValueError, match=r"result.json must .* Delete it to create it again"):
             train(run(), tmp_path)
     (tmp_path / "result.json").unlink()
     assert train(run(), tmp_path)["returns"] == first["returns"]
@@ -193,15 +195,15 @@ def test_leftovers_of_a_run_that_is_done_are_removed(tmp_path):
 def test_two_programs_do_not_train_in_one_folder(tmp_path):
     code = f"""
 import time, pathlib
-from cramix.rl.runs.folder import alone
-with alone(pathlib.Path({str(tmp_path)!r})):
+from cramix.rl.folder import locked
+with locked(pathlib.Path({str(tmp_path)!r})):
     print("in", flush=True)
     time.sleep(600)
 """
     other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
         assert other.stdout.readline() == b"in\n"
-        refuses(lambda: train(run(), tmp_path), str(tmp_path), "trained in now", "free")
+        refuses(lambda: train(run(), tmp_path), str(tmp_path), "locked by another process", "not be in use")
     finally:
         other.kill()
         other.wait()
@@ -243,7 +245,7 @@ def test_seeds_make_runs_of_their_own(tmp_path):
     )
 
 
-def test_tell_knows_how_far_the_run_is(tmp_path, monkeypatch):
+def test_report_knows_how_far_the_run_is(tmp_path, monkeypatch):
     clock = itertools.count()
     monkeypatch.setattr(training.time, "monotonic", lambda: float(next(clock)))
     told = []

@@ -1,4 +1,4 @@
-"""Agents as the commands want them: from the folder of a run, or from the package."""
+"""Trained agents: from the folder of a run, or from the package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Agent(NamedTuple):
-    """A model, the environment it was trained in, and the steps it has seen of it."""
+    """A model, the environment it was trained in, and the number of steps it was trained for."""
 
     model: DistributionalDQN
     env: str
@@ -23,31 +23,31 @@ class Agent(NamedTuple):
 
 
 def read(name: str) -> Agent:
-    """Return the agent of a folder that `cramix train` has written, or a pretrained one; a `Refusal` if neither."""
+    """Return the agent of a folder of `cramix train`, or a pretrained agent; a `Refusal` if it is neither."""
     from cramix.rl import ALGORITHMS, GMDQN, pretrained
-    from cramix.rl.runs import folder as folders
+    from cramix.rl.folder import read_json
 
     folder = Path(name)
     if name in pretrained.names() and not folder.is_dir():
-        ready = GMDQN.from_pretrained(name)
-        return Agent(ready, name, ready.num_timesteps)
+        pretrained_agent = GMDQN.from_pretrained(name)
+        return Agent(pretrained_agent, name, pretrained_agent.num_timesteps)
     if not folder.is_dir():
         known = ", ".join(pretrained.names()) or "none yet"
-        raise Refusal(f"{name} is neither a folder nor a pretrained agent. Of these there are: {known}.")
+        raise Refusal(f"{name} is neither a folder nor a pretrained agent. Pretrained agents: {known}.")
     if not (folder / "run.json").exists():
-        raise Refusal(f"{name} is not the folder of a run: it has no run.json. Give the --out of cramix train.")
+        raise Refusal(f"{name} is not the folder of a run: it has no run.json. Use the --out of cramix train.")
     with refusing():
-        run = folders.read(folder / "run.json", "env", "algo", "interval")
+        run = read_json(folder / "run.json", "env", "algo", "interval")
         check_choice("algo", run["algo"], ALGORITHMS)
         if not (folder / "model.zip").exists():
-            raise Refusal(f"{name} has no checkpoint yet; the first comes at step {run['interval']}. Train on.")
+            raise Refusal(f"{name} has no checkpoint yet; the first is written at step {run['interval']}.")
         model = ALGORITHMS[run["algo"]].load(folder / "model.zip")
     return Agent(model, run["env"], model.num_timesteps)
 
 
 @contextmanager
-def in_environments(name: str) -> Iterator[None]:
-    """Turn what Gymnasium says about an environment that cannot be made into our words."""
+def environment_errors(name: str) -> Iterator[None]:
+    """Translate Gymnasium's errors about an environment that cannot be created."""
     import gymnasium
 
     try:
@@ -55,4 +55,4 @@ def in_environments(name: str) -> Iterator[None]:
     except gymnasium.error.DependencyNotInstalled as error:
         raise ImportError(f"{name} needs more packages: {error} Or try: pip install 'cramix[rl]'") from None
     except gymnasium.error.UnregisteredEnv as error:
-        raise Refusal(f"{name} cannot be made: {error}") from None
+        raise Refusal(f"{name} cannot be created: {error}") from None

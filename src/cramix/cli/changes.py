@@ -1,4 +1,4 @@
-"""Changes to settings as the command line has them, `name=value`."""
+"""Changes to settings on the command line, `name=value`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cramix.cli.refusal import Refusal
 
 
 def changes(texts: Sequence[str]) -> dict[str, Any]:
-    """Return settings from texts `name=value`; values are JSON or plain words, a dotted name is one inside another.
+    """Return settings from texts `name=value`; values are JSON or bare words, dotted names are nested.
 
     Example:
         >>> changes(["gamma=0.9", "optimizer=lion", "policy_kwargs.net_arch=[64, 64]"])
@@ -21,16 +21,16 @@ def changes(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not re.fullmatch(r"\w+(\.\w+)*", name):
-            raise Refusal(f"--set must be NAME=VALUE; got {text!r}. As in: --set gamma=0.99")
+            raise Refusal(f"--set must be NAME=VALUE; got {text!r}. Example: --set gamma=0.99")
         *outer, inner = name.split(".")
-        place = found
+        target = found
         for part in outer:
-            place = place.setdefault(part, {})
-            if not isinstance(place, dict):
-                raise Refusal(f"--set gives {part} twice, whole and by {name}. Give it once.")
-        if inner in place:
-            raise Refusal(f"--set gives {name} twice. Give it once.")
-        place[inner] = _value(text, value)
+            target = target.setdefault(part, {})
+            if not isinstance(target, dict):
+                raise Refusal(f"--set has both {part} and {name}. Use only one of them.")
+        if inner in target:
+            raise Refusal(f"--set has {name} twice. Use it once.")
+        target[inner] = _value(text, value)
     return found
 
 
@@ -40,4 +40,4 @@ def _value(text: str, value: str) -> Any:
     except json.JSONDecodeError:
         if re.fullmatch(r"[A-Za-z][\w.:-]*", value):
             return value
-        raise Refusal(f"--set must have a value in JSON; got {text!r}. As in: --set returns.components=5") from None
+        raise Refusal(f"--set must have a JSON value; got {text!r}. Example: --set returns.n_components=5") from None

@@ -21,74 +21,74 @@ _PICTURES = (".png", ".pdf", ".svg")
 
 def play(
     agent: Annotated[
-        str, typer.Argument(metavar="AGENT", help="The folder of a run, or a pretrained agent, as LunarLander-v3.")
+        str, typer.Argument(metavar="AGENT", help="Folder of a run, or a pretrained agent: LunarLander-v3.")
     ],
-    episodes: Annotated[int, typer.Option("--episodes", min=1, help="How many to play.")] = 10,
+    episodes: Annotated[int, typer.Option("--episodes", min=1, help="Number of episodes.")] = 10,
     seed: Seed = 0,
     risk: Risk = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="A film of the first episode, gif or mp4; ENV.gif if left out."),
+        typer.Option("--out", metavar="FILE", help="Film of the first episode, gif or mp4. Default: ENV.gif."),
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="Moments of it side by side: png, pdf, svg.")
+        Path | None,
+        typer.Option("--picture", metavar="FILE", help="Moments of that episode side by side: png, pdf, svg."),
     ] = None,
-    no_film: Annotated[bool, typer.Option("--no-film", help="Play unseen, without a film.")] = False,
+    no_film: Annotated[bool, typer.Option("--no-film", help="Play without a film.")] = False,
     json: Json = False,
 ) -> None:
-    """Let an agent play: a table of its returns, and a film with what it expects of every action."""
+    """Let an agent play: print its returns, and film an episode with the predicted returns of every action."""
     if no_film and out is not None:
-        raise Refusal("--out is for the film, and --no-film wants none. Leave one of them out.")
+        raise Refusal("--out and --no-film exclude each other. Leave one of them out.")
     if out is not None:
         _check_film(out)
     if picture is not None:
         check_output(picture, _PICTURES)
-    from cramix.rl import parse_risk
-    from cramix.rl.runs import episode as episodes_of
-    from cramix.rl.runs import evaluation
-    from cramix.rl.runs.folder import as_name
+    from cramix.rl import episode as rendered
+    from cramix.rl import evaluation, parse_risk
+    from cramix.rl.folder import slug
 
-    torch.set_num_threads(1)  # small networks are fastest so
+    torch.set_num_threads(1)  # fastest for small networks
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     if risk is not None:
         with refusing():
             parse_risk(risk)
     model, env, steps = agents.read(agent)
     if out is None and not no_film:
-        out = Path(f"{as_name(env)}.gif")
+        out = Path(f"{slug(env)}.gif")
         _check_film(out)
     scene = None
     if out is not None or picture is not None:
         require_matplotlib()
         try:
-            with agents.in_environments(env):
-                scene = episodes_of.make_visible(env)
+            with agents.environment_errors(env):
+                scene = rendered.make_visible(env)
         except ValueError as error:
             raise Refusal(f"{error} Use: --no-film") from None
-    seen = None
-    with working(f"Playing {env}") as say, agents.in_environments(env), refusing():
+    first = None
+    with working(f"Playing {env}") as status, agents.environment_errors(env), refusing():
         returns = evaluation.evaluate(model, env, episodes, seed=seed, risk=risk)
         if scene is not None:
-            say("drawing the first episode")
-            seen = episodes_of.play(model, scene, seed=seed, risk=risk)
+            status("drawing the first episode")
+            first = rendered.play(model, scene, seed=seed, risk=risk)
             level = _level(risk or model.settings.risk)
             if out is not None:
-                write_video(out, film(seen.moments, seen.names, level=level), seen.rate)
+                write_video(out, film(first.moments, first.names, level=level), first.rate)
             if picture is not None:
-                figure = episode_panels(seen.moments, seen.names, level=level)
+                figure = episode_panels(first.moments, first.names, level=level)
                 with replacing(picture) as file:
                     figure.savefig(file, format=picture.suffix[1:].lower(), dpi=150)
-    words = None if seen is None else f"{out} (return {seen.score:.2f}, {seen.moments[-1].step} steps)"
+    film_text = None if first is None else f"{out} (return {first.score:.2f}, {first.moments[-1].step} steps)"
     facts = [
         Fact("agent", "agent", agent),
         Fact("env", "environment", env),
         Fact("algorithm", "algorithm", type(model).__name__),
         Fact("steps", "trained for", steps, f"{steps} steps"),
-        Fact("risk", "acts by", risk or str(model.settings.risk)),
+        Fact("risk", "risk measure", risk or str(model.settings.risk)),
         Fact("seed", "seed", seed),
         Fact("episodes", "episodes", episodes),
         *facts_of_returns(returns.tolist()),
-        Fact("film", "film", out, words),
+        Fact("film", "film", out, film_text),
         Fact("picture", "picture", picture),
     ]
     show(facts, as_json=json)
@@ -100,5 +100,5 @@ def _check_film(path: Path) -> None:
 
 
 def _level(risk: object) -> float:
-    """Return the level of the CVaR to mark: that which the agent acts by, or one in ten."""
+    """Return the level of the CVaR to draw: that of the agent's risk measure, or 0.1."""
     return float(risk.partition(":")[2]) if isinstance(risk, str) and risk.startswith("cvar:") else 0.1

@@ -35,7 +35,7 @@ def density_l2_squared(p: Mixture, q: Mixture) -> Tensor:
     require_mixture("p", p)
     require_mixture("q", q)
     common_batch(p, q)
-    p, q = promoted_mixtures(p, q)  # type: ignore[type-var]
+    p, q = promoted_mixtures(p, q)
     a, b = _side(p), _side(q)
     pairs = [_overlaps(*sides) for sides in ((a, b), (a, a), (b, b))]
     # In units of the largest density, so that no infinities are subtracted.

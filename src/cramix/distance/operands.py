@@ -13,7 +13,7 @@ does, and devices must agree.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -21,11 +21,11 @@ from torch import Tensor
 from cramix.arrays import as_tensor, check_one_device, is_number, to_numpy
 from cramix.checks import check_broadcast, check_choice, check_finite
 from cramix.distance.prepared import PreparedTarget
-from cramix.mixture import MultivariateNormalMixture, NormalMixture
+from cramix.mixture import MultivariateNormalMixture, NormalMixture, base
 from cramix.torch_internals import readable
 
 Mixture = NormalMixture | MultivariateNormalMixture
-M = TypeVar("M", NormalMixture, MultivariateNormalMixture)
+M = TypeVar("M", bound=base.Mixture)
 
 _CURES = {
     "MultivariateNormalMixture": " See sliced_cramer_loss, or project it.",
@@ -137,18 +137,18 @@ def common_batch(p: Mixture, q: Mixture) -> torch.Size:
     return check_broadcast("Batch shapes come before components.", p=p.batch_shape, q=q.batch_shape)
 
 
-def _tensor(name: str, x: Any, p: Mixture) -> Tensor:
+def _tensor(name: str, x: Any, p: base.Mixture) -> Tensor:
     if isinstance(x, torch.distributions.Distribution) or x is None:
         cure = _CURES.get(type(x).__name__, "")
         raise ValueError(f"{name} must be a tensor, an array or a mixture; got {type(x).__name__}.{cure}")
     return as_tensor(name, x, p.means)
 
 
-def _is_set(p: Mixture, x: Tensor) -> bool:
+def _is_set(p: base.Mixture, x: Tensor) -> bool:
     return x.ndim == 1 + len(p.event_shape) and x.shape[0] > 0 and x.shape[1:] == p.event_shape
 
 
-def _wrong_shape(name: str, p: Mixture, x: Tensor, several: str) -> ValueError:
+def _wrong_shape(name: str, p: base.Mixture, x: Tensor, several: str) -> ValueError:
     draw, got = tuple(p.batch_shape + p.event_shape), tuple(x.shape)
     if p.batch_shape:
         rule = f"{name} must have the shape of one draw of p, {draw}: one observation each"
@@ -158,12 +158,12 @@ def _wrong_shape(name: str, p: Mixture, x: Tensor, several: str) -> ValueError:
     return ValueError(f"{name} must be one observation {draw} or {several} {shape}, n >= 1; got {got}.")
 
 
-def _of_samples(p: M, name: str, x: Tensor, weights: Tensor | None = None) -> M:
+def _of_samples(p: Any, name: str, x: Tensor, weights: Tensor | None = None) -> Any:
     return type(p)._of_samples(name, x, weights)
 
 
 def _one_observation_each(p: Any, x: Tensor, sample_weight: Any, missing: str) -> Target:
-    weight = _loss_weight(sample_weight, p.batch_shape, p)
+    weight = observation_weights(sample_weight, p.batch_shape, p)
     present = None
     if missing == "ignore":
         event = tuple(range(-len(p.event_shape), 0))
@@ -229,7 +229,7 @@ def _mixture_target(p: Any, target: Any, sample_weight: Any) -> Target:
     p, q = promoted_mixtures(p, q)
     if prepared is not None:
         prepared = prepared.in_dtype(p.means.dtype)
-    return Target(p, q, batch, _loss_weight(sample_weight, batch, p), prepared=prepared)
+    return Target(p, q, batch, observation_weights(sample_weight, batch, p), prepared=prepared)
 
 
 def _described(mixture: Mixture) -> str:
@@ -237,7 +237,8 @@ def _described(mixture: Mixture) -> str:
     return f"{type(mixture).__name__}{space}"
 
 
-def _loss_weight(sample_weight: Any, batch: torch.Size, p: Mixture) -> Tensor | None:
+def observation_weights(sample_weight: Any, batch: torch.Size, p: Mixture) -> Tensor | None:
+    """Return weights of observations or losses, `(*batch)`, >= 0, in the dtype of p; None if there are none."""
     if sample_weight is None:
         return None
     weight = _weights("sample_weight", sample_weight, batch, p)
@@ -276,4 +277,4 @@ def _as_operand(name: str, side: Any, kind: type[M], other: Any) -> M:
             f"{name} must be a mixture where the other side has a batch, {tuple(other.batch_shape)}; "
             f"got samples {tuple(x.shape)}. Use {kind.__name__}.from_samples."
         )
-    return kind._of_samples(name, x)
+    return cast("Any", kind)._of_samples(name, x)

@@ -19,8 +19,14 @@ WIDEST = 1e14
 # From free tensors to what is added to the floor: for matrices, and for variances along the axes.
 _SPREADS: dict[str, tuple[Map, Map]] = {
     "cholesky": (
-        Map(lambda free: _squared(CHOLESKY.valid(free)), lambda matrix: CHOLESKY.free(torch.linalg.cholesky(matrix))),
-        Map(lambda free: LOG_POSITIVE.valid(free).square(), lambda variances: LOG_POSITIVE.free(variances.sqrt())),
+        Map(
+            lambda free: _squared(CHOLESKY.constrain(free)),
+            lambda matrix: CHOLESKY.unconstrain(torch.linalg.cholesky(matrix)),
+        ),
+        Map(
+            lambda free: LOG_POSITIVE.constrain(free).square(),
+            lambda variances: LOG_POSITIVE.unconstrain(variances.sqrt()),
+        ),
     ),
     "gram": (GRAM, Map(torch.square, torch.sqrt)),
 }
@@ -64,16 +70,16 @@ class Chart:
         else:
             variances, axes = torch.linalg.eigh(spread)
             above = (axes * (variances - self.family.floor).clamp(least, most).unsqueeze(-2)) @ axes.mT
-        return Free(WEIGHTS.free(weights.clamp_min(_LEAST_WEIGHT)), means.clone(), self._map.free(above))
+        return Free(WEIGHTS.unconstrain(weights.clamp_min(_LEAST_WEIGHT)), means.clone(), self._map.unconstrain(above))
 
     def parameters(self, free: Free) -> tuple[Tensor, Tensor, Tensor]:
         """Return weights, means and what the kind holds."""
-        above = self._map.valid(free.covariances)
+        above = self._map.constrain(free.covariances)
         if self.family.kind.axis_aligned:
             spread = above + self.family.floor
         else:
             spread = above + self.family.floor * torch.eye(self.family.dim, dtype=above.dtype, device=above.device)
-        return WEIGHTS.valid(free.weights), free.means, spread
+        return WEIGHTS.constrain(free.weights), free.means, spread
 
     def mixture(self, free: Free) -> MultivariateNormalMixture:
         """Return the mixture, in the units of the problem."""

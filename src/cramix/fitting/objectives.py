@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from cramix.distance.prepared import PreparedTarget
 from cramix.fitting.batches import Batches
 from cramix.fitting.em import Data
 from cramix.fitting.problem import Problem
-from cramix.distance.prepared import PreparedTarget
 from cramix.loss import sliced_cramer_loss
 from cramix.mixture import MultivariateNormalMixture, Tied
 

@@ -73,6 +73,4 @@ class _Transport(Objective):
     def __call__(self, weights: Tensor, means: Tensor, spread: Tensor) -> Tensor:
         """Return the loss, with a gradient."""
         mixture, generator = self.mixture(weights, means, spread), self.problem.generator
-        return sliced_wasserstein_loss(
-            mixture, self.batches.next(), directions=self._slices, generator=generator
-        )
+        return sliced_wasserstein_loss(mixture, self.batches.next(), directions=self._slices, generator=generator)

@@ -19,7 +19,7 @@ _LEAST_PAIRS = 64
 
 
 def nodes_of(q: Mixture) -> tuple[Tensor, Tensor]:
-    """Return nodes for means under a mixture, `(*batch, n)` or `(*batch, n, d)`, and weights of any sum, `(*batch, n)`."""
+    """Return nodes for means under a mixture, `(*batch, n)` or `(*batch, n, d)`, with weights of any sum."""
     if isinstance(q, NormalMixture):
         # The compiler folds constants itself; without it they are cached on the device, as CUDA graphs require.
         rule = _rule.__wrapped__ if torch.compiler.is_compiling() else _rule

@@ -55,7 +55,7 @@ def energy_score(p: Mixture, y: Any, *, tolerance: float = 1e-7) -> Any:
     """
     require_mixture("p", p)
     check_options("exact", "mean", tolerance)
-    p, x = as_observations(p, y)  # type: ignore[type-var]
+    p, x = as_observations(p, y)
     q = type(p).from_samples(x.unsqueeze(-1 - len(p.event_shape)))
     scores = energy_scores(p, q, tolerance)
     return scores if is_number(y) else in_kind_of(scores, y)

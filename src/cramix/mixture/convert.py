@@ -63,19 +63,19 @@ def to_sklearn(mixture: MultivariateNormalMixture) -> GaussianMixture:
     mixture._require_density("scikit-learn")
     kind, k, dim = mixture.covariance_kind, mixture.n_components, mixture.dim
     name = kind.name if kind.name in _IN_SKLEARN else "full"
-    values = kind.values.expand((k, dim)[: kind.values.ndim]) if kind.axis_aligned else kind.values
-    values = values if name == kind.name else mixture.covariances
     if kind.axis_aligned:
+        values = kind.values.expand((k, dim)[: kind.values.ndim])
         whitening = values.rsqrt()
         precisions = whitening.square()
     else:
+        values = mixture.covariances if name == "full" else kind.values
         whitening = torch.linalg.inv(cholesky(values)).mT
         precisions = whitening @ whitening.mT
     model = GaussianMixture(k, covariance_type=name)
     fitted = {
         "weights_": mixture.weights,
         "means_": mixture.means,
-        "covariances_": values.expand(k, dim, dim) if name == "full" else values,
+        "covariances_": values,
         "precisions_cholesky_": whitening,
         "precisions_": precisions,
     }

@@ -1,4 +1,4 @@
-"""Episodes: moments side by side, and films, the environment with the return distributions of its actions."""
+"""Episodes: moments side by side, and films that show the environment next to the return distributions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from cramix.rl.runs.episode import Moment
+    from cramix.rl.episode import Moment
 
-# Pixels: the least height of a picture, so that words fit in, and the width of the distributions beside it.
-_LEAST_HEIGHT = 360
-_BESIDE = 400
+# In pixels: the minimum height of a frame, so that text fits, and the width of the distributions next to it.
+_MIN_HEIGHT = 360
+_SIDE_WIDTH = 400
 _DPI = 100
 
 
@@ -32,13 +32,13 @@ def episode_panels(
     level: float = 0.1,
     kind: str = "auto",
 ) -> Figure:
-    """Draw some moments of an episode, each a picture of the environment above the returns of all actions.
+    """Draw some moments of an episode: a frame of the environment above the return distributions of all actions.
 
     Args:
-        moments: as `cramix.rl.runs.episode.play` gives them, or others with the fields `step`, `frame`, `returns`,
-            `action` and `score`.
+        moments: of `cramix.rl.episode.play`, or objects with the fields `step`, `frame`, `returns`, `action` and
+            `score`.
         names: of the actions; their numbers if None.
-        count: of the moments to draw, from the first to the last, evenly apart.
+        count: number of moments, evenly spaced from the first to the last.
         columns: of the grid.
         level: of the CVaR.
         kind: "density", "cdf", or "auto": densities where there are no atoms.
@@ -56,22 +56,22 @@ def episode_panels(
     figure = figure_class(figsize=(3.2 * columns + 0.4, (above + below + 0.4) * rows), layout="constrained")
     grid = figure.subplots(2 * rows, columns, squeeze=False, height_ratios=[above, below] * rows)
     view = returns_view([moment.returns for moment in moments])
-    for place in range(rows * columns):
-        row, column = divmod(place, columns)
-        seen, expected = grid[2 * row, column], grid[2 * row + 1, column]
-        seen.set_axis_off()
-        if place >= count:
-            expected.set_axis_off()
+    for i in range(rows * columns):
+        row, column = divmod(i, columns)
+        frame, returns = grid[2 * row, column], grid[2 * row + 1, column]
+        frame.set_axis_off()
+        if i >= count:
+            returns.set_axis_off()
             continue
-        moment = shown[place]
-        seen.imshow(moment.frame)
-        act = "end" if moment.action is None else names[moment.action]
-        seen.set_title(f"{_words(moment)}: {act}", fontsize=9)
+        moment = shown[i]
+        frame.imshow(moment.frame)
+        action = "end" if moment.action is None else names[moment.action]
+        frame.set_title(f"{_caption(moment)}: {action}", fontsize=9)
         shown_names = names if column == 0 else [""] * len(names)
-        rows_of = ReturnRows(expected, shown_names, view, level=level, kind=kind, bold=False, numbers=False)
+        rows_of = ReturnRows(returns, shown_names, view, level=level, kind=kind, bold=False, numbers=False)
         rows_of.show(moment.returns, moment.action)
         if row < rows - 1:
-            expected.set_xlabel("")
+            returns.set_xlabel("")
     handles = grid[1, 0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower right", ncols=2, frameon=False, fontsize=8)
     return figure
@@ -80,7 +80,7 @@ def episode_panels(
 def film(
     moments: Sequence[Moment], names: Sequence[str] | None = None, *, level: float = 0.1, kind: str = "auto"
 ) -> Iterator[np.ndarray]:
-    """Give a picture of every moment, `(height, width, 3)` bytes: the environment, and beside it the returns.
+    """Yield an image of every moment, `(height, width, 3)` bytes: the environment, and the returns next to it.
 
     Args:
         moments: see `episode_panels`.
@@ -92,16 +92,16 @@ def film(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     names = _check_moments(moments, names)
-    times = -(-_LEAST_HEIGHT // moments[0].frame.shape[0])
-    height = moments[0].frame.shape[0] * times // 2 * 2  # films have even sides
-    figure = figure_class(figsize=(_BESIDE / _DPI, height / _DPI), dpi=_DPI)
+    times = -(-_MIN_HEIGHT // moments[0].frame.shape[0])
+    height = moments[0].frame.shape[0] * times // 2 * 2  # videos need even sizes
+    figure = figure_class(figsize=(_SIDE_WIDTH / _DPI, height / _DPI), dpi=_DPI)
     canvas = FigureCanvasAgg(figure)
     axes = figure.add_axes((0.3, 52 / height, 0.67, 1 - 104 / height))
     rows = ReturnRows(axes, names, returns_view([m.returns for m in moments]), level=level, kind=kind)
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=8, borderaxespad=0)
     title = axes.set_title("", fontsize=10, loc="left", pad=22)
     _make_room(axes, rows)
-    # What stays is drawn once; each picture then costs a tenth.
+    # The background is drawn once, which makes each image ten times as fast.
     changing = [*rows.artists, title]
     for artist in changing:
         artist.set_animated(True)
@@ -109,31 +109,31 @@ def film(
     background = canvas.copy_from_bbox(figure.bbox)
     for moment in moments:
         rows.show(moment.returns, moment.action)
-        title.set_text(_words(moment))
+        title.set_text(_caption(moment))
         canvas.restore_region(background)
         for artist in changing:
             axes.draw_artist(artist)
-        beside = np.asarray(canvas.buffer_rgba())[:height, :, :3].copy()
-        beside[:, :2] = 200  # a line between both
-        seen = moment.frame.repeat(times, 0).repeat(times, 1)[:height]
-        yield np.concatenate([seen[:, : seen.shape[1] // 2 * 2], beside], 1)
+        side = np.asarray(canvas.buffer_rgba())[:height, :, :3].copy()
+        side[:, :2] = 200  # a line between both
+        frame = moment.frame.repeat(times, 0).repeat(times, 1)[:height]
+        yield np.concatenate([frame[:, : frame.shape[1] // 2 * 2], side], 1)
 
 
 def _make_room(axes: Axes, rows: ReturnRows) -> None:
-    """Move the left edge so that the longest name fits in, bold as it will be, on at most half of the picture."""
+    """Move the left edge so that the longest name fits in bold; names take at most half of the width."""
     for name in rows.names:
         name.set_fontweight("bold")
     widest = max(name.get_window_extent().width for name in rows.names)
     low, right = axes.get_position().y0, axes.get_position().x1
-    left = min((widest + 14) / _BESIDE, 0.5)
+    left = min((widest + 14) / _SIDE_WIDTH, 0.5)
     axes.set_position((left, low, right - left, axes.get_position().height))
 
 
 def _check_moments(moments: Sequence[Moment], names: Sequence[str] | None) -> list[str]:
     if not moments:
-        raise ValueError("moments must be at least one; got none. Play an episode first.")
+        raise ValueError("moments must have at least one moment; got none. Play an episode first.")
     return check_returns(moments[0].returns, names)
 
 
-def _words(moment: Moment) -> str:
+def _caption(moment: Moment) -> str:
     return f"step {moment.step}, score {moment.score:.0f}"

@@ -1,4 +1,4 @@
-"""Pictures one after the other in a file: GIF, or MP4 where ffmpeg is at hand."""
+"""Video files: GIF, or MP4 with imageio-ffmpeg."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import numpy as np
 from cramix.atomic import replacing
 
 SUFFIXES = ".gif", ".mp4"
-# Seconds that the last picture stays.
+# Seconds for which the last image is shown.
 _HOLD = 1.5
-# Colours of a GIF, those of them that are exact, and the pictures that they come from.
-_COLOURS, _EXACT, _LOOKED_AT = 128, 32, 9
+# Colours of a GIF, how many of them are exact, and the number of images they are chosen from.
+_COLOURS, _EXACT, _SAMPLED = 128, 32, 9
 
 
 def write_video(path: str | Path, pictures: Iterable[np.ndarray], rate: float) -> None:
-    """Write pictures to a file that appears whole or not at all.
+    """Write images to a video file, atomically.
 
     Args:
-        path: its suffix says the format, .gif or .mp4.
-        pictures: `(height, width, 3)` bytes, all of one shape; sides are even for .mp4.
-        rate: pictures a second.
+        path: with the suffix .gif or .mp4, which determines the format.
+        pictures: images `(height, width, 3)` of bytes, all of one shape; height and width are even for .mp4.
+        rate: images per second.
     """
     path = Path(path)
     require_video(path)
@@ -33,7 +33,7 @@ def write_video(path: str | Path, pictures: Iterable[np.ndarray], rate: float) -
 
 
 def require_video(path: Path) -> None:
-    """Require a suffix that is known, and the package that writes such files."""
+    """Require a known suffix, and the package that writes such files."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"path must end in {' or '.join(SUFFIXES)}; got {path}. Use .gif.")
@@ -45,7 +45,7 @@ def require_video(path: Path) -> None:
 
 def _gif(path: Path, pictures: Iterable[np.ndarray], rate: float) -> None:
     image = _pillow()
-    # Packed, for colours can be chosen only when all pictures are there.
+    # Compressed, because colours can be chosen only when all images are known.
     shape, packed = (0, 0, 3), list[bytes]()
     for picture in pictures:
         shape = picture.shape
@@ -54,9 +54,9 @@ def _gif(path: Path, pictures: Iterable[np.ndarray], rate: float) -> None:
     def unpack(data: bytes) -> np.ndarray:
         return np.frombuffer(zlib.decompress(data), np.uint8).reshape(shape)
 
-    some = [packed[i] for i in np.linspace(0, len(packed) - 1, _LOOKED_AT).round().astype(int)]
+    some = [packed[i] for i in np.linspace(0, len(packed) - 1, _SAMPLED).round().astype(int)]
     palette = _palette(image, np.concatenate([unpack(data) for data in some]))
-    # One palette without dither for all: what stands still is then equal bytes, and not written again.
+    # One palette without dithering: regions that do not change have equal bytes and are not written again.
     frames = [image.fromarray(unpack(x)).quantize(palette=palette, dither=image.Dither.NONE) for x in packed]
     times = [round(100 / rate) * 10] * len(frames)  # GIF counts hundredths of a second
     times[-1] += round(1000 * _HOLD)
@@ -65,7 +65,7 @@ def _gif(path: Path, pictures: Iterable[np.ndarray], rate: float) -> None:
 
 
 def _palette(image: Any, sheet: np.ndarray) -> Any:
-    """Return an image with the colours of a sheet: the most common ones as they are, the rest as means of many."""
+    """Return a palette for an image: its most common colours exactly, the others quantised."""
     whole = image.fromarray(sheet)
     counts = whole.getcolors(sheet.shape[0] * sheet.shape[1])
     common = [part for _, colour in sorted(counts, reverse=True)[:_EXACT] for part in colour]
@@ -84,7 +84,7 @@ def _mp4(path: Path, pictures: Iterable[np.ndarray], rate: float) -> None:
                 writer = ffmpeg.write_frames(str(target), size, fps=rate, macro_block_size=2, ffmpeg_log_level="error")
                 writer.send(None)
             writer.send(np.ascontiguousarray(picture))
-        assert writer is not None, "a film has pictures"
+        assert writer is not None, "a video has at least one image"
         for _ in range(round(rate * _HOLD)):
             writer.send(np.ascontiguousarray(picture))
         writer.close()

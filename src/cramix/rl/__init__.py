@@ -1,4 +1,4 @@
-"""Distributional Q-learning for Stable-Baselines3: Gaussian mixtures of returns, and their rivals."""
+"""Distributional Q-learning for Stable-Baselines3: GMDQN, and the algorithms it is compared with."""
 
 from importlib.util import find_spec
 
@@ -19,7 +19,7 @@ from cramix.rl.masks import MaskedActions
 from cramix.rl.risk import parse_risk
 from cramix.rl.settings import Settings
 
-# By the names of the command line.
+# By their names on the command line.
 ALGORITHMS: dict[str, type[DistributionalDQN]] = {
     "gmdqn": GMDQN,
     "c51": C51,

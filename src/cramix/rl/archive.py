@@ -1,4 +1,4 @@
-"""Archives: a zip of JSON and safetensors, which holds words and numbers and never code."""
+"""Archives: zip files of JSON and safetensors, which cannot hold code."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from torch import Tensor
 
 from cramix.io import require_safetensors
 
-# What making something of wrong words raises.
-NONSENSE: tuple[type[Exception], ...] = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
+# Errors raised when malformed content is interpreted.
+MALFORMED: tuple[type[Exception], ...] = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
 
 
-def pack(file: BinaryIO, name: str, words: dict[str, Any], **parts: dict[str, Tensor]) -> None:
-    """Write words and tensors, from wherever they are.
+def pack(file: BinaryIO, name: str, metadata: dict[str, Any], **tensors: dict[str, Tensor]) -> None:
+    """Write metadata and tensors, from any device.
 
     Args:
         file: to write into.
-        name: of the words in the archive.
-        words: plain values.
-        parts: tensors by name, by the name of the part.
+        name: of the JSON file in the archive.
+        metadata: plain values.
+        tensors: dictionaries of tensors, by the name of their safetensors file.
     """
-    tensors = require_safetensors().torch
+    safetensors = require_safetensors().torch
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr(f"{name}.json", json.dumps(words, indent=1))
-        for part, named in parts.items():
+        archive.writestr(f"{name}.json", json.dumps(metadata, indent=1))
+        for part, named in tensors.items():
             here = {key: x.detach().cpu().clone().contiguous() for key, x in named.items()}
-            archive.writestr(f"{part}.safetensors", tensors.save(here))
+            archive.writestr(f"{part}.safetensors", safetensors.save(here))
 
 
 def unpack(path: str | os.PathLike | BinaryIO, name: str, *parts: str) -> tuple[Any, list[dict[str, Tensor]]]:
-    """Read words and parts that `pack` has written; a ValueError says what is wrong with an archive that is damaged."""
+    """Read metadata and tensors written by `pack`; a damaged archive raises a ValueError with the reason."""
     safetensors = require_safetensors()
     try:
-        with zipfile.ZipFile(path) as archive:  # which knows by checksums what is damaged
-            words = json.loads(archive.read(f"{name}.json"))
-            return words, [safetensors.torch.load(archive.read(f"{part}.safetensors")) for part in parts]
+        with zipfile.ZipFile(path) as archive:  # it verifies checksums
+            metadata = json.loads(archive.read(f"{name}.json"))
+            return metadata, [safetensors.torch.load(archive.read(f"{part}.safetensors")) for part in parts]
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a place before the beginning, which a damaged archive may name
+        if error.errno != errno.EINVAL:  # a negative offset in a damaged archive
             raise
         raise ValueError(str(error)) from None
-    except (*NONSENSE, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, safetensors.SafetensorError) as error:
+    except (*MALFORMED, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, safetensors.SafetensorError) as error:
         raise ValueError(str(error).partition("\n")[0].rstrip(".") or type(error).__name__) from None

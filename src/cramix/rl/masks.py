@@ -1,4 +1,4 @@
-"""Action masks: observations that say which actions are allowed."""
+"""Action masks: observations that contain which actions are allowed."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ KEY = "action_mask"
 
 
 def mask_of(observation: Any) -> Any:
-    """Return the mask `(batch, actions)` in an observation, None where there is none."""
+    """Return the mask `(batch, actions)` of an observation, or None."""
     return observation.get(KEY) if isinstance(observation, dict) else None
 
 
 def without_mask(space: spaces.Space) -> spaces.Space:
-    """Return what is left of an observation space for the network to see."""
+    """Return the part of an observation space that is input of the network."""
     if not isinstance(space, spaces.Dict) or KEY not in space.spaces:
         return space
     rest = {key: part for key, part in space.spaces.items() if key != KEY}
     if not rest:
-        raise ValueError(f"observations must have more keys than {KEY}; got that alone. Add what the agent sees.")
+        raise ValueError(f"observations must have keys besides {KEY}; got only that. Add what the agent observes.")
     return spaces.Dict(rest)
 
 
-def allowed(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Return values with minus infinity at actions that are not allowed; a row that allows none allows all."""
+def apply_mask(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return values with minus infinity for masked actions; a mask that allows no action is ignored."""
     if mask is None:
         return values
     mask = mask.bool()
@@ -36,9 +36,9 @@ def allowed(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class MaskedActions(gymnasium.Wrapper):
-    """Puts the mask of an environment into its observations, `{"observation": ..., "action_mask": ...}`.
+    """Adds the action mask of an environment to its observations, `{"observation": ..., "action_mask": ...}`.
 
-    The mask is what `env.action_masks()` returns, of the environment or of a wrapper, or `info["action_mask"]`.
+    The mask is the result of `env.action_masks()`, of the environment or of a wrapper, or `info["action_mask"]`.
 
     Example:
         >>> env = MaskedActions(gymnasium.make("Taxi-v4"))
@@ -50,9 +50,9 @@ class MaskedActions(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env):
         super().__init__(env)
         if not isinstance(env.action_space, spaces.Discrete):
-            raise ValueError(f"env must have discrete actions; got {env.action_space}. Masks are for those.")
-        seen = env.observation_space
-        parts = dict(seen.spaces) if isinstance(seen, spaces.Dict) else {"observation": seen}
+            raise ValueError(f"env must have discrete actions; got {env.action_space}. Other actions have no mask.")
+        observed = env.observation_space
+        parts = dict(observed.spaces) if isinstance(observed, spaces.Dict) else {"observation": observed}
         self.observation_space = spaces.Dict({**parts, KEY: spaces.MultiBinary(int(env.action_space.n))})
 
     def reset(self, **kwargs):  # noqa: D102
@@ -70,7 +70,7 @@ class MaskedActions(gymnasium.Wrapper):
             mask = info[KEY]
         else:
             raise ValueError(
-                f"env must have a method action_masks or give info[{KEY!r}]; got neither. Add one of them to it."
+                f"env must have a method action_masks or return info[{KEY!r}]; got neither. Add one of them."
             )
         parts = observation if isinstance(observation, dict) else {"observation": observation}
         return {**parts, KEY: np.asarray(mask, np.int8)}

@@ -2,39 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.preprocessing import preprocess_obs
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
 from torch import Tensor, nn
 
 from cramix.checks import check_integer
 from cramix.rl.masks import without_mask
 from cramix.rl.returns import Parts, Returns
+from cramix.rl.settings import check_fields
 
 Observation = Tensor | dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The layers of a network, `policy_kwargs` in Stable-Baselines3.
+
+    Args:
+        net_arch: widths of the hidden layers.
+        activation_fn: class of the activations.
+        layer_norm: whether each hidden layer is normalised before its activation.
+        dueling: whether actions share a common value.
+        members: number of networks that learn side by side from different initial weights; the prediction is their
+            equally weighted mixture.
+        features_extractor_class: the first layers, as in Stable-Baselines3.
+        features_extractor_kwargs: arguments of `features_extractor_class`.
+        normalize_images: whether images are divided by 255.
+    """
+
+    net_arch: Sequence[int] = (128, 128)
+    activation_fn: Callable[[], nn.Module] = nn.ReLU
+    layer_norm: bool = False
+    dueling: bool = False
+    members: int = 4
+    features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor
+    features_extractor_kwargs: dict[str, Any] = field(default_factory=dict)
+    normalize_images: bool = True
+
+    def __post_init__(self):
+        if not isinstance(self.net_arch, Sequence) or isinstance(self.net_arch, str):
+            raise ValueError(f"net_arch must be a list of widths; got {self.net_arch!r}. Try [128, 128].")
+        for width in self.net_arch:
+            check_integer("net_arch", width, 1)
+        object.__setattr__(self, "net_arch", list(self.net_arch))
+        check_integer("members", self.members, 1)
+        if not callable(self.activation_fn):
+            raise ValueError(f"activation_fn must be a class of layers; got {self.activation_fn!r}. Try torch.nn.ReLU.")
+
+    @classmethod
+    def from_kwargs(cls, kwargs: dict[str, Any], **defaults: Any) -> Self:
+        """Return the architecture of `policy_kwargs`; names with the value None have their default."""
+        check_fields("policy_kwargs", kwargs, cls)
+        return cls(**{**defaults, **{name: x for name, x in kwargs.items() if x is not None}})
+
+    def layers(self) -> dict[str, Any]:
+        """Return what shapes the network, but the features extractor."""
+        return {name: getattr(self, name) for name in ("net_arch", "activation_fn", "layer_norm", "dueling", "members")}
 
 
 class ReturnNetwork(nn.Module):
     """Observations to the return distribution of every action.
 
     Args:
-        observation_space: of the environment; a key "action_mask" is not looked at.
+        observation_space: of the environment; a key "action_mask" is left out.
         actions: number of actions.
-        returns_class: the last layer.
-        returns: its settings.
-        net_arch: widths of hidden layers.
-        activation_fn: between them.
-        layer_norm: whether each hidden layer is normalised before its activation.
-        dueling: whether actions share a common part.
-        members: networks that learn side by side from other starts; what they say counts alike.
-        features_extractor_class: what comes before, of Stable-Baselines3's kind.
-        features_extractor_kwargs: arguments for it.
-        normalize_images: whether bytes are divided by 255.
+        returns_class: class of the last layer.
+        returns: its options.
+        architecture: of the other layers.
     """
 
     def __init__(
@@ -43,19 +84,12 @@ class ReturnNetwork(nn.Module):
         actions: int,
         returns_class: type[Returns],
         returns: dict[str, Any],
-        *,
-        net_arch: Sequence[int],
-        activation_fn: type[nn.Module],
-        layer_norm: bool,
-        dueling: bool,
-        members: int,
-        features_extractor_class: type[BaseFeaturesExtractor],
-        features_extractor_kwargs: dict[str, Any],
-        normalize_images: bool,
+        architecture: Architecture,
     ):
         super().__init__()
+        a = architecture
         self.observation_space = without_mask(observation_space)
-        self.normalize_images = normalize_images
+        self.normalize_images = a.normalize_images
         kinds = (
             self.observation_space.spaces
             if isinstance(self.observation_space, spaces.Dict)
@@ -66,39 +100,40 @@ class ReturnNetwork(nn.Module):
             for key, kind in kinds.items()
             if isinstance(kind, spaces.Discrete)
         }
-        self.features_extractor = features_extractor_class(self.observation_space, **features_extractor_kwargs)
-        check_integer("members", members, 1)
-        widths = [self.features_extractor.features_dim, *net_arch]
+        self.features_extractor = a.features_extractor_class(self.observation_space, **a.features_extractor_kwargs)
+        widths = [self.features_extractor.features_dim, *a.net_arch]
 
         def trunk() -> nn.Sequential:
             layers: list[nn.Module] = []
             for width, size in pairwise(widths):
-                layers += [nn.Linear(width, size), *([nn.LayerNorm(size)] if layer_norm else []), activation_fn()]
+                norm = [nn.LayerNorm(size)] if a.layer_norm else []
+                layers += [nn.Linear(width, size), *norm, a.activation_fn()]
             return nn.Sequential(*layers)
 
         def head() -> Returns:
-            return returns_class(widths[-1], actions, dueling, **returns)
+            return returns_class(widths[-1], actions, a.dueling, **returns)
 
-        self.each = nn.ModuleList(nn.Sequential(trunk(), head()) for _ in range(members))
+        self.each = nn.ModuleList(nn.Sequential(trunk(), head()) for _ in range(a.members))
 
     def forward(self, observation: Observation) -> Parts:
         """Return the distributions `(batch, actions, k)` of observations `(batch, ...)`."""
-        features = self.features_extractor(self.numbers(observation))
+        features = self.features_extractor(self.preprocess(observation))
         parts = [member(features) for member in self.each]
         if len(parts) == 1:
             return parts[0]
-        return Parts(*(torch.stack(x, -2) for x in zip(*(one.present() for one in parts), strict=True))).joined()
+        stacked = Parts(*(torch.stack(x, -2) for x in zip(*(one.tensors() for one in parts), strict=True)))
+        return stacked.join_members()
 
-    def numbers(self, observation: Observation) -> Any:
-        """Return what the first layers are given."""
+    def preprocess(self, observation: Observation) -> Any:
+        """Return the input of the features extractor."""
         space = self.observation_space
         if isinstance(space, spaces.Dict):
-            return {key: self._numbers(key, part, observation[key]) for key, part in space.spaces.items()}  # type: ignore
-        return self._numbers("", space, observation)
+            return {key: self._preprocess(key, part, observation[key]) for key, part in space.spaces.items()}  # type: ignore
+        return self._preprocess("", space, observation)
 
     @property
     def members(self) -> int:
-        """How many networks learn side by side."""
+        """Number of networks that learn side by side."""
         return len(self.each)
 
     @property
@@ -107,12 +142,12 @@ class ReturnNetwork(nn.Module):
         return self.each[0][1]  # type: ignore[index]
 
     def fractions(self) -> list[nn.Parameter]:
-        """Return the parameters of the weights of mixtures, of all members."""
+        """Return the parameters that predict weights of mixtures, of all members."""
         heads = [member[1] for member in self.each]  # type: ignore[index]
         return [parameter for head in heads for parameter in head.fractions()]
 
-    def _numbers(self, key: str, space: spaces.Space, observation: Any) -> Any:
-        """Return one kind of observations as Stable-Baselines3 has it; one of many as ones and zeros, compilably."""
+    def _preprocess(self, key: str, space: spaces.Space, observation: Any) -> Any:
+        """Return an observation as Stable-Baselines3 does; the one-hot encoding is one that compiles."""
         if key not in self._choices:
             return preprocess_obs(observation, space, normalize_images=self.normalize_images)
         choices = torch.arange(*self._choices[key], device=observation.device)

@@ -1,9 +1,9 @@
-"""Policies of Stable-Baselines3's kind: two networks, and the choice of an action."""
+"""Policies in the sense of Stable-Baselines3: online and target network, and the choice of actions."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -17,9 +17,8 @@ from stable_baselines3.common.torch_layers import (
 )
 from torch import Tensor, nn
 
-from cramix.checks import check_integer
-from cramix.rl.masks import allowed, mask_of
-from cramix.rl.network import Observation, ReturnNetwork
+from cramix.rl.masks import apply_mask, mask_of
+from cramix.rl.network import Architecture, Observation, ReturnNetwork
 from cramix.rl.returns import Returns
 from cramix.rl.risk import Measure
 
@@ -31,15 +30,9 @@ class ReturnPolicy(BasePolicy):
         observation_space: of the environment.
         action_space: discrete.
         returns_class: the kind of return distributions.
-        returns: its settings.
-        net_arch: widths of hidden layers.
-        activation_fn: between them.
-        layer_norm: whether hidden layers are normalised.
-        dueling: whether actions share a common part.
-        members: networks that learn side by side from other starts; what they say counts alike.
-        features_extractor_class: what comes before; the default depends on the policy.
-        features_extractor_kwargs: arguments for it.
-        normalize_images: whether bytes are divided by 255.
+        returns: its options.
+        policy_kwargs: fields of `Architecture`; the defaults of `net_arch` and `features_extractor_class` depend on the
+            policy.
     """
 
     default_extractor: type[BaseFeaturesExtractor] = FlattenExtractor
@@ -52,58 +45,40 @@ class ReturnPolicy(BasePolicy):
         action_space: spaces.Discrete,
         returns_class: type[Returns],
         returns: dict[str, Any],
-        *,
-        net_arch: list[int] | None = None,
-        activation_fn: type[nn.Module] = nn.ReLU,
-        layer_norm: bool = False,
-        dueling: bool = False,
-        members: int = 4,
-        features_extractor_class: type[BaseFeaturesExtractor] | None = None,
-        features_extractor_kwargs: dict[str, Any] | None = None,
-        normalize_images: bool = True,
+        policy_kwargs: dict[str, Any],
     ):
-        super().__init__(observation_space, action_space, normalize_images=normalize_images)
-        self.layers: dict[str, Any] = {
-            "net_arch": _widths(self.default_arch if net_arch is None else net_arch),
-            "activation_fn": activation_fn,
-            "layer_norm": layer_norm,
-            "dueling": dueling,
-            "members": members,
-        }
-        if not callable(activation_fn):
-            raise ValueError(f"activation_fn must be a class of layers; got {activation_fn!r}. Try torch.nn.ReLU.")
-        extractor, of_it = features_extractor_class or self.default_extractor, dict(features_extractor_kwargs or {})
-        if not normalize_images and issubclass(extractor, NatureCNN | CombinedExtractor):
-            of_it.setdefault("normalized_image", True)  # then images need not be bytes
-        arguments: dict[str, Any] = {
-            **self.layers,
-            "features_extractor_class": extractor,
-            "features_extractor_kwargs": of_it,
-            "normalize_images": normalize_images,
-        }
+        architecture = Architecture.from_kwargs(
+            policy_kwargs, net_arch=self.default_arch, features_extractor_class=self.default_extractor
+        )
+        images = issubclass(architecture.features_extractor_class, NatureCNN | CombinedExtractor)
+        if images and not architecture.normalize_images:  # the extractor then accepts images that are not bytes
+            extractor_kwargs = {"normalized_image": True, **architecture.features_extractor_kwargs}
+            architecture = replace(architecture, features_extractor_kwargs=extractor_kwargs)
+        super().__init__(observation_space, action_space, normalize_images=architecture.normalize_images)
+        self.architecture = architecture
         actions = int(action_space.n)
-        self.q_net = ReturnNetwork(observation_space, actions, returns_class, returns, **arguments)
-        self.q_net_target = ReturnNetwork(observation_space, actions, returns_class, returns, **arguments)
+        self.q_net = ReturnNetwork(observation_space, actions, returns_class, returns, architecture)
+        self.q_net_target = ReturnNetwork(observation_space, actions, returns_class, returns, architecture)
         self.q_net_target.load_state_dict(self.q_net.state_dict())
         self.q_net_target.requires_grad_(False)
-        # How many units of reward one unit of the networks is.
+        # One unit of the networks in units of the rewards.
         self.register_buffer("unit", torch.ones(()))
         self.first_action = int(action_space.start)
         self.measure: Measure | None = None
         self._has_modes = any(_has_modes(module) for module in self.q_net.modules())
 
     def set_training_mode(self, mode: bool) -> None:
-        """Switch layers that behave otherwise while they learn; to go through all of them each step takes long."""
+        """Set the mode of layers that have one; visiting all layers at every step would be slow."""
         if self._has_modes:
             super().set_training_mode(mode)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Refuse: what Stable-Baselines3 writes here holds code."""
+        """Raise: Stable-Baselines3 would pickle the policy."""
         raise NotImplementedError(f"a policy must be saved with its model; got {path}. {_INSTEAD}")
 
     @classmethod
     def load(cls, path: str | os.PathLike, device: torch.device | str = "auto") -> Self:
-        """Refuse: what Stable-Baselines3 reads here holds code."""
+        """Raise: Stable-Baselines3 would unpickle the policy."""
         raise NotImplementedError(f"a policy must be loaded with its model; got {path}. {_INSTEAD}")
 
     def forward(self, obs: Observation, deterministic: bool = True) -> Tensor:
@@ -114,27 +89,19 @@ class ReturnPolicy(BasePolicy):
         return self.best(observation, self.measure) + self.first_action
 
     def best(self, observation: Observation, measure: Measure | None) -> Tensor:
-        """Return the place `(batch)` of the best action by a measure, None for the mean."""
+        """Return the index `(batch)` of the best action by a risk measure; None is the mean."""
         parts = self.q_net(observation)
         values = parts.mean() if measure is None else measure(parts.mixture(self.unit))
-        return allowed(values, mask_of(observation)).argmax(-1)
-
-
-def _widths(net_arch: Sequence[int]) -> list[int]:
-    if not isinstance(net_arch, Sequence) or isinstance(net_arch, str):
-        raise ValueError(f"net_arch must be a list of widths; got {net_arch!r}. Try [128, 128].")
-    for width in net_arch:
-        check_integer("net_arch", width, 1)
-    return list(net_arch)
+        return apply_mask(values, mask_of(observation)).argmax(-1)
 
 
 def _has_modes(module: nn.Module) -> bool:
-    """Whether a layer may behave otherwise while it learns: of the known ones few do, of others we cannot know."""
+    """Whether a layer may differ between training and evaluation; layers of unknown packages may."""
     known = type(module).__module__.split(".")[0] in ("torch", "cramix", "stable_baselines3")
     return not known or isinstance(module, nn.modules.batchnorm._NormBase | nn.modules.dropout._DropoutNd)
 
 
-_INSTEAD = "Use model.save(path, acting_only=True) and the algorithm's load, whose policy it is then."
+_INSTEAD = "Use model.save(path, acting_only=True) and the load method of the algorithm; its policy is model.policy."
 
 
 class MlpPolicy(ReturnPolicy):

@@ -1,4 +1,4 @@
-"""The memory of transitions: n-step returns, terminal and truncated episodes, files without code."""
+"""The replay buffer: n-step returns, terminated and truncated episodes, files without code."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Transitions(NamedTuple):
         observations: `(batch, ...)`.
         actions: `(batch)`.
         rewards: sums of up to n discounted rewards, `(batch)`.
-        next_observations: after them, `(batch, ...)`.
-        discounts: of what comes next, `(batch)`; zero where the episode ended.
+        next_observations: after those rewards, `(batch, ...)`.
+        discounts: of the return after them, `(batch)`; 0 where the episode terminated.
     """
 
     observations: Observation
@@ -38,20 +38,24 @@ class Transitions(NamedTuple):
 
 
 class Replay(ReplayBuffer):
-    """The last transitions of some environments, to draw batches from.
+    """The last transitions of one or several environments, to sample batches from.
 
-    An episode that ended by its rules is worth nothing after; one that was cut off goes on in the mind of the network.
+    Terminated episodes have a return of 0 after their end; truncated episodes bootstrap from the network.
 
     Args:
-        buffer_size: transitions of all environments.
+        buffer_size: number of transitions of all environments together.
         observation_space: of one environment; may be a dictionary.
         action_space: discrete.
-        device: where batches go.
+        device: of the batches.
         n_envs: number of environments.
-        gamma: discount.
-        n_steps: rewards that are summed.
-        seed: of the draws.
+        gamma: discount factor.
+        n_steps: number of rewards that are summed.
+        seed: of the sampled batches.
     """
+
+    # By key; the key of observations that are not dictionaries is "".
+    observations: dict[str, np.ndarray]  # type: ignore[assignment]
+    next_observations: dict[str, np.ndarray]  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -73,23 +77,23 @@ class Replay(ReplayBuffer):
         parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
         shapes = {key: (*lead, *get_obs_shape(space)) for key, space in parts.items()}
         dtypes = {key: _narrow(space.dtype) for key, space in parts.items()}
-        self.seen = {key: np.zeros(shapes[key], dtypes[key]) for key in parts}
-        self.after = {key: np.zeros(shapes[key], dtypes[key]) for key in parts}
+        self.observations = {key: np.zeros(shapes[key], dtypes[key]) for key in parts}
+        self.next_observations = {key: np.zeros(shapes[key], dtypes[key]) for key in parts}
         self.actions = np.zeros(lead, np.int64)
         self.rewards = np.zeros(lead, np.float32)
         self.terminated = np.zeros(lead, bool)
-        self.ended = np.zeros(lead, bool)  # terminated or cut off: n-step returns stop here
+        self.ended = np.zeros(lead, bool)  # terminated or truncated: n-step returns stop here
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
-        """Remember one step of every environment."""
+        """Store one step of every environment."""
         i = self.pos
-        for memory, parts in ((self.seen, obs), (self.after, next_obs)):
-            for key, kept in memory.items():
-                kept[i] = np.asarray(parts[key] if key else parts).reshape(kept.shape[1:])
-                if kept.dtype.kind == "f" and not np.isfinite(kept[i]).all():
-                    wrong = kept[i][~np.isfinite(kept[i])][0]
+        for arrays, parts in ((self.observations, obs), (self.next_observations, next_obs)):
+            for key, array in arrays.items():
+                array[i] = np.asarray(parts[key] if key else parts).reshape(array.shape[1:])
+                if array.dtype.kind == "f" and not np.isfinite(array[i]).all():
+                    wrong = array[i][~np.isfinite(array[i])][0]
                     raise ValueError(
-                        f"observations must be finite; got {wrong}{f' in {key}' if key else ''}. Mend the environment."
+                        f"observations must be finite; got {wrong}{f' in {key}' if key else ''}. Fix the environment."
                     )
         self.actions[i] = np.asarray(action).reshape(self.n_envs)
         self.rewards[i] = reward
@@ -100,28 +104,28 @@ class Replay(ReplayBuffer):
         if self.pos == self.buffer_size:
             self.full, self.pos = True, 0
 
-    def cut(self) -> None:
-        """Say that the environments start anew, so that no n-step return goes from one episode to the next."""
+    def end_episodes(self) -> None:
+        """Mark the newest steps as truncated, because environments are reset: n-step returns end there."""
         if self.size():
             self.ended[self.pos - 1] = True
 
     def draw(self, batch_size: int, env: VecNormalize | None = None) -> Transitions:
-        """Draw a batch; `env` is a `VecNormalize` whose statistics apply, or None."""
+        """Sample a batch; `env` is a `VecNormalize` whose statistics apply, or None."""
         i = self.generator.integers(self.size(), size=batch_size)
         j = self.generator.integers(self.n_envs, size=batch_size) if self.n_envs > 1 else np.zeros(batch_size, int)
         rewards, last, discounts = self._sums(i, j, env)
         return Transitions(
-            to_tensor(self._observations(self.seen, i, j, env), self.device),
+            to_tensor(self._observations(self.observations, i, j, env), self.device),
             torch.as_tensor(self.actions[i, j], device=self.device),
             torch.as_tensor(rewards, device=self.device),
-            to_tensor(self._observations(self.after, last, j, env), self.device),
+            to_tensor(self._observations(self.next_observations, last, j, env), self.device),
             torch.as_tensor(discounts, device=self.device),
         )
 
     def _sums(
         self, i: np.ndarray, j: np.ndarray, env: VecNormalize | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return sums of rewards from step i of environment j, the last step in each, and the discount after it."""
+        """Return sums of rewards from step i of environment j, the last step of each sum, and the discount after it."""
         rewards = self._normalize_reward(self.rewards[i, j], env)
         last, discounts = i, np.full(len(i), self.gamma, np.float32)
         newest = (self.pos - 1) % self.buffer_size
@@ -135,13 +139,13 @@ class Replay(ReplayBuffer):
         return rewards.astype(np.float32), last, np.where(self.terminated[last, j], np.float32(0), discounts)
 
     def _observations(
-        self, memory: dict[str, np.ndarray], i: np.ndarray, j: np.ndarray, env: VecNormalize | None
+        self, arrays: dict[str, np.ndarray], i: np.ndarray, j: np.ndarray, env: VecNormalize | None
     ) -> Any:
-        parts = {key: kept[i, j] for key, kept in memory.items()}
+        parts = {key: array[i, j] for key, array in arrays.items()}
         return self._normalize_obs(parts.get("", parts), env)
 
     def returns(self, env: VecNormalize | None = None) -> np.ndarray:
-        """Return the discounted sums of rewards from each step to the end of its episode or memory, `(steps, envs)`.
+        """Return the discounted returns from each step to the end of its episode or of the buffer, `(steps, envs)`.
 
         Args:
             env: a `VecNormalize` whose statistics apply, or None.
@@ -150,21 +154,25 @@ class Replay(ReplayBuffer):
         return discounted_returns(self._normalize_reward(self.rewards[order], env), self.ended[order], self.gamma)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the transitions to a file, whole or not at all."""
+        """Write the transitions to a file, atomically."""
         n = self.size()
         arrays = {name: getattr(self, name)[:n] for name in _ARRAYS}
-        arrays |= {f"seen/{key}": x[:n] for key, x in self.seen.items()}
-        arrays |= {f"after/{key}": x[:n] for key, x in self.after.items()}
+        arrays |= {f"observations/{key}": x[:n] for key, x in self.observations.items()}
+        arrays |= {f"next_observations/{key}": x[:n] for key, x in self.next_observations.items()}
         with replacing(path) as file:
             np.savez(file, position=np.array([self.pos, int(self.full), self.buffer_size]), **arrays)
 
     def load(self, path: str | os.PathLike) -> None:
-        """Read transitions from a file that `save` has written; sizes and shapes must be the same."""
+        """Read transitions from a file that `save` wrote; sizes and shapes must be equal."""
         try:
             with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 content = dict(file.items())
             position = content.pop("position")
-            expected = {*_ARRAYS, *(f"seen/{k}" for k in self.seen), *(f"after/{k}" for k in self.after)}
+            expected = {
+                *_ARRAYS,
+                *(f"observations/{k}" for k in self.observations),
+                *(f"next_observations/{k}" for k in self.next_observations),
+            }
             if set(content) != expected:
                 raise ValueError(f"parts {sorted(content)}")
             if position[2] != self.buffer_size:
@@ -173,26 +181,27 @@ class Replay(ReplayBuffer):
             for name, x in content.items():
                 wanted = (n, *self._array(name).shape[1:])
                 if x.shape != wanted:
-                    raise ValueError(f"{name} of shape {x.shape} in place of {wanted}")
+                    raise ValueError(f"{name} of shape {x.shape} instead of {wanted}")
         except FileNotFoundError:
             raise
         except _DAMAGE as error:
             raise ValueError(
-                f"{path} must be a whole memory of {self.buffer_size} steps like this one; got: {error}. Write it anew."
+                f"{path} must be an intact replay buffer of {self.buffer_size} steps like this one; got: {error}. "
+                "Use the file of this run."
             ) from None
         for name, x in content.items():
             self._array(name)[: len(x)] = x
         self.pos, self.full = int(position[0]), bool(position[1])
 
     def _array(self, name: str) -> np.ndarray:
-        """Return the array that has a name in files."""
+        """Return the array with this name in files."""
         group, _, key = name.partition("/")
-        memory = getattr(self, group)
-        return memory[key] if isinstance(memory, dict) else memory
+        arrays = getattr(self, group)
+        return arrays[key] if isinstance(arrays, dict) else arrays
 
 
 def discounted_returns(rewards: np.ndarray, ended: np.ndarray, gamma: float) -> np.ndarray:
-    """Return the discounted sums of rewards `(steps, envs)` from each step to the end of its episode or of all.
+    """Return the discounted returns of rewards `(steps, envs)` from each step to the end of its episode or of the data.
 
     Example:
         >>> discounted_returns(np.array([[1.0], [2.0], [4.0]]), np.array([[False], [True], [False]]), 0.5).ravel()
@@ -206,10 +215,10 @@ def discounted_returns(rewards: np.ndarray, ended: np.ndarray, gamma: float) -> 
 
 
 _ARRAYS = ("actions", "rewards", "terminated", "ended")
-# What reading a file raises that is not one, or is one no more.
+# Errors of reading a damaged file, or another kind of file.
 _DAMAGE = (ValueError, KeyError, TypeError, IndexError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def _narrow(dtype: Any) -> Any:
-    """Networks compute in float32, so memory keeps no more of it."""
+    """Networks compute in float32, so the buffer stores no more."""
     return np.float32 if dtype == np.float64 else dtype

@@ -1,4 +1,4 @@
-"""What a network says about returns: one distribution an action, as parts of a mixture, and how it learns."""
+"""Return distributions: what a network predicts for every action, and the loss that trains it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from cramix.mixture import NormalMixture
 
 
 class Parts(NamedTuple):
-    """A mixture for every action, in units of the network.
+    """The parameters of a mixture for every action, in units of the network.
 
     Args:
-        weights: `(batch, actions, k)`, or ones in place of axes that do not matter.
+        weights: `(batch, actions, k)`; axes over which they are constant may have size 1.
         means: `(batch, actions, k)`.
-        scales: as the weights; zero for atoms.
-        extra: what a kind of returns needs besides in its own loss, `(batch, actions, ...)`.
+        scales: shaped like the weights; 0 for atoms.
+        extra: further outputs that the loss of this kind of returns needs, `(batch, actions, ...)`.
     """
 
     weights: Tensor
@@ -27,34 +27,34 @@ class Parts(NamedTuple):
     scales: Tensor
     extra: Tensor | None = None
 
-    def of(self, actions: Tensor) -> Parts:
-        """Return the parts of one action a row, `(batch, k)`; actions are `(batch)`."""
+    def select(self, actions: Tensor) -> Parts:
+        """Return the parts `(batch, k)` of one action per row; actions are `(batch)`."""
         batch, n = self.means.shape[:2]
         chosen = torch.arange(n, device=actions.device) == actions.unsqueeze(-1)
 
-        # Not `x[rows, actions]`, whose derivative adds at indices: compiled for several threads of a CPU it may add at
-        # wrong places, even outside of the tensor (torch 2.13, github.com/pytorch/pytorch/issues/191837).
+        # Not `x[rows, actions]`: its derivative is an indexed addition, which the compiler of torch 2.13 may write out
+        # of bounds on a multithreaded CPU (github.com/pytorch/pytorch/issues/191837).
         def pick(x: Tensor) -> Tensor:
             return torch.where(chosen.view(batch, n, *(1 for _ in x.shape[2:])), x, 0).sum(1)
 
         extra = None if self.extra is None else pick(self.extra)
         return Parts(pick(self.weights), pick(self.means), pick(self.scales), extra)
 
-    def present(self) -> list[Tensor]:
-        """Return the parts that are there, which make the same ones anew: `Parts(*parts.present())`."""
+    def tensors(self) -> list[Tensor]:
+        """Return the parts that are not None; `Parts(*parts.tensors())` is a copy."""
         return [x for x in self if x is not None]
 
-    def joined(self) -> Parts:
-        """Return the mixture `(*batch, count * k)` of mixtures `(*batch, count, k)` that count alike."""
+    def join_members(self) -> Parts:
+        """Return the mixture `(*batch, members * k)` of equally weighted members `(*batch, members, k)`."""
         means = self.means
         whole = self._replace(
             weights=(self.weights / means.shape[-2]).expand_as(means), scales=self.scales.expand_as(means)
         )
-        return Parts(*(x.flatten(-2) for x in whole.present()))
+        return Parts(*(x.flatten(-2) for x in whole.tensors()))
 
-    def apart(self, count: int) -> Parts:
-        """Return what was joined, `(*batch, count, k)`."""
-        parts = Parts(*(x.unflatten(-1, (count, -1)) for x in self.present()))
+    def split_members(self, count: int) -> Parts:
+        """Return the members' mixtures `(*batch, count, k)`: the inverse of `join_members`."""
+        parts = Parts(*(x.unflatten(-1, (count, -1)) for x in self.tensors()))
         return parts._replace(weights=count * parts.weights)
 
     def mean(self) -> Tensor:
@@ -62,16 +62,16 @@ class Parts(NamedTuple):
         return (self.weights * self.means).sum(-1)
 
     def mixture(self, unit: Tensor | float = 1.0) -> NormalMixture:
-        """Return the mixture with its batch shape, in units of the rewards."""
+        """Return the mixture in units of the rewards."""
         means = self.means * unit
         weights, scales = self.weights.expand_as(means), (self.scales * unit).expand_as(means)
         return NormalMixture(weights, means, scales, validate_args=False)
 
 
-class Outputs(nn.Module):
-    """Numbers for every action from features, `(batch, features) -> (batch, actions, size)`.
+class ActionLinear(nn.Module):
+    """A linear layer with `size` outputs per action, `(batch, features) -> (batch, actions, size)`.
 
-    A dueling layer predicts what all actions share, and how each differs from their mean.
+    With `dueling`, it predicts a value shared by all actions, and the difference of each action from their mean.
     """
 
     def __init__(self, features: int, actions: int, size: int, dueling: bool = False):
@@ -88,20 +88,20 @@ class Outputs(nn.Module):
 
 
 class Returns(nn.Module, ABC):
-    """The last layer of a network: features to a return distribution an action, with the loss that trains it.
+    """The last layer of a network: a return distribution for every action, and the loss that trains it.
 
     Args:
         features: width of the features.
         actions: number of actions.
-        dueling: whether actions share a common part.
+        dueling: whether actions share a common value, see `ActionLinear`.
     """
 
     def __init__(self, features: int, actions: int, dueling: bool = False):
         super().__init__()
 
     @classmethod
-    def usual(cls) -> dict[str, Any]:
-        """Return the defaults of what is particular to this kind."""
+    def defaults(cls) -> dict[str, Any]:
+        """Return the options of this kind of returns, with their defaults."""
         return {p.name: p.default for p in signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY}
 
     @abstractmethod
@@ -110,17 +110,17 @@ class Returns(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, prediction: Parts, target: Parts) -> Tensor:
-        """Return losses `(*batch)` of parts `(*batch, k)`; batches broadcast, and the target is without gradient."""
+        """Return losses `(*batch)` of parts `(*batch, k)`; batch shapes broadcast, and the target has no gradient."""
 
     def penalty(self, prediction: Parts) -> Tensor:
-        """Return what is added to losses `(*batch)` to keep the parts valid."""
+        """Return the penalties `(*batch)` for parts outside the valid range."""
         return prediction.means.new_zeros(prediction.means.shape[:-1])
 
     def fractions(self) -> list[nn.Parameter]:
-        """Return the parameters of the weights, which may learn at a rate of their own."""
+        """Return the parameters that predict weights, which may have their own learning rate."""
         return []
 
 
-def spread(size: int, middle: float = 0.0, width: float = 1.0) -> Tensor:
-    """Return evenly spaced starting points of `size` components around `middle`; one alone stands in it."""
+def evenly_spaced(size: int, middle: float = 0.0, width: float = 1.0) -> Tensor:
+    """Return `size` evenly spaced initial means in `middle` ± `width`; a single one is in the middle."""
     return torch.linspace(-width, width, size) + middle if size > 1 else torch.full((1,), middle)

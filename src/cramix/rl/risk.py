@@ -1,4 +1,4 @@
-"""What makes a return good: the mean, or a measure of risk in closed form."""
+"""Risk measures, in closed form: which return distribution is the best."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cramix.mixture import NormalMixture
 Measure = Callable[[NormalMixture], Tensor]
 Risk = str | Measure
 
-# Names, the interval of the level, and the measure.
+# By name: the interval of the level, and the measure.
 _MEASURES: dict[str, tuple[str, Callable[[NormalMixture, float], Tensor]]] = {
     "cvar": ("(0, 1]", lambda p, level: p.cvar(level)),
     "expectile": ("(0, 1)", lambda p, level: p.expectile(level)),
@@ -22,7 +22,7 @@ _MEASURES: dict[str, tuple[str, Callable[[NormalMixture, float], Tensor]]] = {
 
 
 def parse_risk(risk: Risk) -> Measure:
-    """Return the function that judges mixtures `(*batch)` of returns by numbers `(*batch)`, larger is better.
+    """Return a function from mixtures of batch shape `(*batch)` to values `(*batch)`; larger is better.
 
     Args:
         risk: "mean", "cvar:0.1" (the mean of the worst tenth), "expectile:0.3", "quantile:0.5", or a function.
@@ -33,7 +33,7 @@ def parse_risk(risk: Risk) -> Measure:
         (tensor(3.), tensor(0.5000))
     """
     if callable(risk):
-        return partial(_judged, risk)
+        return partial(_checked, risk)
     name, _, text = risk.partition(":") if isinstance(risk, str) else (risk, "", "")
     if name == "mean" and not text:
         return _mean
@@ -50,8 +50,8 @@ def parse_risk(risk: Risk) -> Measure:
     return lambda p: measure(p, level)
 
 
-def _judged(risk: Measure, p: NormalMixture) -> Tensor:
-    """Require of a function of the user's what it must return."""
+def _checked(risk: Measure, p: NormalMixture) -> Tensor:
+    """Check the result of a function of the user's."""
     values = risk(p)
     if not isinstance(values, Tensor) or values.shape != p.batch_shape:
         found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__

@@ -1,4 +1,4 @@
-"""Spaces of observations and actions: which ones agents can live in, and how files describe them."""
+"""Observation and action spaces: which ones are supported, and their description in files."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cramix.rl.masks import KEY
 
 
 def check_spaces(observations: spaces.Space, actions: spaces.Space) -> None:
-    """Require spaces that networks can see, and discrete actions."""
+    """Require observations that networks accept, and discrete actions."""
     if not isinstance(actions, spaces.Discrete):
-        raise ValueError(f"env must have discrete actions; got {actions}. Wrap it, or use an algorithm for those.")
+        raise ValueError(f"env must have discrete actions; got {actions}. Use another algorithm, or discretise them.")
     parts = observations.spaces if isinstance(observations, spaces.Dict) else {"": observations}
     for key, part in parts.items():
         name = f"observations of {key}" if key else "observations"
@@ -23,23 +23,23 @@ def check_spaces(observations: spaces.Space, actions: spaces.Space) -> None:
                 "Wrap the environment."
             )
         if isinstance(part, spaces.Box) and not part.shape:
-            raise ValueError(f"{name} must have a shape; got a single number, {part}. Make it one of shape (1,).")
+            raise ValueError(f"{name} must have a shape; got a single number, {part}. Reshape it to (1,).")
         if isinstance(part, spaces.MultiDiscrete) and (part.nvec.ndim != 1 or part.start.any()):
             raise ValueError(
-                f"{name} must be numbers from 0 on in a row; got {' '.join(str(part).split())}. Wrap the environment."
+                f"{name} must be a vector of integers from 0; got {' '.join(str(part).split())}. Wrap the environment."
             )
         if key == KEY and part.shape != (actions.n,):
-            raise ValueError(f"{KEY} must have a place for each of {actions.n} actions; got {part}. Mend the mask.")
+            raise ValueError(f"{KEY} must have shape ({actions.n},), one entry per action; got {part}. Fix the mask.")
 
 
-def to_words(space: spaces.Space) -> dict[str, Any]:
-    """Return a space as plain values.
+def to_json(space: spaces.Space) -> dict[str, Any]:
+    """Return the description of a space, in plain values.
 
     Example:
-        >>> to_words(spaces.Discrete(3))
+        >>> to_json(spaces.Discrete(3))
         {'kind': 'Discrete', 'n': 3, 'start': 0}
     """
-    kind = next((known.__name__ for known in _KINDS if isinstance(space, known)), "")  # so are classes of one's own
+    kind = next((known.__name__ for known in _KINDS if isinstance(space, known)), "")  # subclasses too
     if isinstance(space, spaces.Box):
         low, high = (x.ravel().tolist() for x in (space.low, space.high))
         return {
@@ -56,29 +56,31 @@ def to_words(space: spaces.Space) -> dict[str, Any]:
     if isinstance(space, spaces.MultiDiscrete):
         return {"kind": kind, "nvec": space.nvec.tolist(), "start": space.start.tolist()}
     if isinstance(space, spaces.Dict):
-        return {"kind": kind, "spaces": {key: to_words(part) for key, part in space.spaces.items()}}
+        return {"kind": kind, "spaces": {key: to_json(part) for key, part in space.spaces.items()}}
     raise ValueError(
         f"spaces must be Box, Discrete, MultiBinary, MultiDiscrete or Dict of them; got {space}. Wrap the environment."
     )
 
 
-def from_words(words: dict[str, Any]) -> spaces.Space:
-    """Return the space that `to_words` described."""
-    kind = words["kind"]
+def from_json(description: dict[str, Any]) -> spaces.Space:
+    """Return the space that `to_json` described."""
+    kind = description["kind"]
     if kind == "Box":
-        shape, dtype = tuple(words["shape"]), np.dtype(words["dtype"])
-        low, high = (np.broadcast_to(np.asarray(words[k], dtype), (int(np.prod(shape)),)) for k in ("low", "high"))
+        shape, dtype = tuple(description["shape"]), np.dtype(description["dtype"])
+        low, high = (
+            np.broadcast_to(np.asarray(description[k], dtype), (int(np.prod(shape)),)) for k in ("low", "high")
+        )
         return spaces.Box(low.reshape(shape), high.reshape(shape), shape, dtype.type)
     if kind == "Discrete":
-        return spaces.Discrete(words["n"], start=words["start"])
+        return spaces.Discrete(description["n"], start=description["start"])
     if kind == "MultiBinary":
-        return spaces.MultiBinary(words["n"])
+        return spaces.MultiBinary(description["n"])
     if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(words["nvec"], start=words["start"])
+        return spaces.MultiDiscrete(description["nvec"], start=description["start"])
     if kind == "Dict":
-        # In pairs, for a dictionary would be sorted, and networks see the parts in this order.
-        return spaces.Dict([(key, from_words(part)) for key, part in words["spaces"].items()])
-    raise ValueError(f"kind must be a kind of space that files hold; got {kind}. Write the file anew.")
+        # Pairs, because Gymnasium sorts dictionaries, and the order is that of the network's inputs.
+        return spaces.Dict([(key, from_json(part)) for key, part in description["spaces"].items()])
+    raise ValueError(f"kind must be {', '.join(known.__name__ for known in _KINDS)}; got {kind}. The file is damaged.")
 
 
 _KINDS = spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Dict

@@ -1,1 +1,1 @@
-"""The algorithms: what a network says about returns, and the distance it learns by."""
+"""The algorithms: each file defines one kind of return distribution and the algorithm that learns it."""

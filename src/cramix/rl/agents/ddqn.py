@@ -1,4 +1,4 @@
-"""DoubleDQN: the expected return alone (van Hasselt, Guez and Silver, 2016)."""
+"""Double DQN: expected returns (van Hasselt, Guez and Silver, 2016)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
 from cramix.rl.algorithm import DistributionalDQN
-from cramix.rl.returns import Outputs, Parts, Returns
-from cramix.rl.settings import Settings
+from cramix.rl.returns import ActionLinear, Parts, Returns
 
 
 class ExpectedReturns(Returns):
-    """One atom an action, the expected return."""
+    """One number for every action, the expected return: a distribution with a single atom."""
 
     ones: Tensor
 
     def __init__(self, features: int, actions: int, dueling: bool = False):
         super().__init__(features, actions, dueling)
-        self.values = Outputs(features, actions, 1, dueling)
+        self.values = ActionLinear(features, actions, 1, dueling)
         self.register_buffer("ones", torch.ones(1, 1, 1), persistent=False)
 
     def forward(self, features: Tensor) -> Parts:  # noqa: D102
@@ -30,10 +29,9 @@ class ExpectedReturns(Returns):
 
 
 class DoubleDQN(DistributionalDQN):
-    """Deep Q-learning of expected returns, with actions chosen by one network and judged by another.
+    """Deep Q-learning of expected returns; the online network selects actions, the target network evaluates them.
 
-    Arguments are those of `GMDQN`.
+    The arguments are those of `GMDQN`; `returns` has no options.
     """
 
     returns_class = ExpectedReturns
-    presets = {"default": Settings()}  # noqa: RUF012

@@ -1,4 +1,4 @@
-"""FQF: quantiles at fractions that the network proposes (Yang et al., 2019)."""
+"""FQF: quantiles at fractions proposed by the network (Yang et al., 2019)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch import Tensor, nn
 from cramix.checks import check_integer
 from cramix.rl.agents.quantiles import quantile_huber
 from cramix.rl.algorithm import DistributionalDQN
-from cramix.rl.returns import Outputs, Parts, Returns
+from cramix.rl.returns import ActionLinear, Parts, Returns
 from cramix.rl.settings import Settings
 
 
 class FractionReturns(Returns):
-    """Atoms an action whose shares of the probability the network proposes, one set for all actions of a state.
+    """Atoms for every action, with weights that the network proposes, shared by all actions of a state.
 
-    Values at any fraction come from a cosine embedding of it, times the features. The proposal learns by the derivative
-    of the 1-Wasserstein distance in the borders between shares; it sees the features without changing them.
+    Values at any fraction come from its cosine embedding, multiplied by the features. The proposal is trained by the
+    derivative of the 1-Wasserstein distance with respect to the fractions; it does not train the features.
 
     Args:
         features: width of the features.
         actions: number of actions.
-        dueling: whether actions share a common part.
+        dueling: whether actions share a common value, see `ActionLinear`.
         quantiles: number of atoms.
         cosines: size of the embedding.
     """
@@ -36,23 +36,23 @@ class FractionReturns(Returns):
         check_integer("cosines", cosines, 1)
         self.quantiles, self.cosines = quantiles, cosines
         self.proposal = nn.Linear(features, quantiles)
-        nn.init.xavier_uniform_(self.proposal.weight, gain=0.01)  # shares start nearly equal
+        nn.init.xavier_uniform_(self.proposal.weight, gain=0.01)  # nearly equal weights at the start
         nn.init.zeros_(self.proposal.bias)
         self.embedding = nn.Linear(cosines, features)
-        self.values = Outputs(features, actions, 1, dueling)
+        self.values = ActionLinear(features, actions, 1, dueling)
         self.register_buffer("frequencies", math.pi * torch.arange(1, cosines + 1.0), persistent=False)
 
     def forward(self, features: Tensor) -> Parts:  # noqa: D102
-        shares = self.proposal(features.detach()).softmax(-1)
-        borders = shares.cumsum(-1)
-        middles = (borders - 0.5 * shares).detach()
-        inner = borders[:, :-1]
-        means = self._values(features, middles)  # (batch, actions, quantiles)
-        weights = shares.detach().unsqueeze(1)
+        proposed = self.proposal(features.detach()).softmax(-1)
+        fractions = proposed.cumsum(-1)
+        midpoints = (fractions - 0.5 * proposed).detach()
+        inner = fractions[:, :-1]
+        means = self._values(features, midpoints)  # (batch, actions, quantiles)
+        weights = proposed.detach().unsqueeze(1)
         with torch.no_grad():
-            slope = 2 * self._values(features, inner) - means[..., :-1] - means[..., 1:]  # of W1 in each border
-        proposed = slope * (inner - inner.detach()).unsqueeze(1)  # zero, with the derivative of W1 in the proposal
-        return Parts(weights, means, torch.zeros_like(weights), proposed)
+            slope = 2 * self._values(features, inner) - means[..., :-1] - means[..., 1:]  # dW1 / dfraction
+        surrogate = slope * (inner - inner.detach()).unsqueeze(1)  # its value is 0, its gradient that of W1
+        return Parts(weights, means, torch.zeros_like(weights), surrogate)
 
     def _values(self, features: Tensor, fractions: Tensor) -> Tensor:
         """Return values `(batch, actions, n)` at fractions `(batch, n)`."""
@@ -69,9 +69,9 @@ class FractionReturns(Returns):
 
 
 class FQF(DistributionalDQN):
-    """Deep Q-learning with quantiles of the return for every action, at fractions that are learned too.
+    """Deep Q-learning with quantiles of the return of every action, at fractions that are learned too.
 
-    Arguments are those of `GMDQN`; `returns={"quantiles": 32, "cosines": 64}`.
+    The arguments are those of `GMDQN`; the options of `returns` are those of `FractionReturns`.
     """
 
     returns_class = FractionReturns

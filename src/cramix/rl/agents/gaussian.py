@@ -1,4 +1,4 @@
-"""Gaussian mixtures of returns: the layer that GMDQN and its relatives share."""
+"""Gaussian mixtures of returns: the layer that GMDQN, JTDQN and NLLDQN share."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from cramix.checks import check_choice, check_integer, check_number
-from cramix.rl.returns import Outputs, Parts, Returns, spread
+from cramix.nn.parametrization import mixture_parameters
+from cramix.rl.returns import ActionLinear, Parts, Returns, evenly_spaced
 
 
 class GaussianReturns(Returns):
-    """A mixture of `components` normal distributions an action; what they learn by is for subclasses to say.
+    """A mixture of normal distributions for every action; subclasses define the loss.
 
     Args:
         features: width of the features.
         actions: number of actions.
-        dueling: whether actions share a common part.
-        components: of the mixture.
-        scales: "softplus", positive by construction, or "penalty", free numbers with `penalty_factor ReLU(-scale)`
-            added to the loss, as in the paper; a negative scale then counts as its absolute value.
-        floor: least scale, in units of the network.
-        penalty_factor: of the penalty.
+        dueling: whether actions share a common value, see `ActionLinear`.
+        n_components: number of components.
+        scales: "softplus", positive by construction, or "penalty": unconstrained, with `penalty_factor * ReLU(-scale)`
+            added to the loss, as in the paper; the loss uses the absolute value of a negative scale.
+        min_scale: smallest scale, in units of the network.
+        penalty_factor: weight of the penalty.
     """
 
     def __init__(
@@ -30,29 +31,33 @@ class GaussianReturns(Returns):
         actions: int,
         dueling: bool = False,
         *,
-        components: int = 3,
+        n_components: int = 3,
         scales: str = "softplus",
-        floor: float = 0.0,
+        min_scale: float = 0.0,
         penalty_factor: float = 10.0,
     ):
         super().__init__(features, actions, dueling)
-        check_integer("components", components, 1)
+        check_integer("n_components", n_components, 1)
         check_choice("scales", scales, ("softplus", "penalty"))
-        check_number("floor", floor)
+        check_number("min_scale", min_scale)
         check_number("penalty_factor", penalty_factor)
-        self.components, self.scales, self.floor, self.penalty_factor = components, scales, floor, penalty_factor
-        self.logits = Outputs(features, actions, components, dueling)
-        self.values = Outputs(features, actions, 2 * components, dueling)
-        # Components that start alike stay alike: their gradients are equal.
-        bias = torch.cat([spread(components), torch.full((components,), 0.5413)])  # softplus(0.5413) = 1
+        self.n_components, self.scales, self.min_scale = n_components, scales, min_scale
+        self.penalty_factor = penalty_factor
+        self.logits = ActionLinear(features, actions, n_components, dueling)
+        self.values = ActionLinear(features, actions, 2 * n_components, dueling)
+        # Components that start equal have equal gradients and stay equal.
+        bias = torch.cat([evenly_spaced(n_components), torch.full((n_components,), 0.5413)])  # softplus(0.5413) = 1
         shared = self.values.shared or self.values.actions
         with torch.no_grad():
-            shared.bias.view(-1, 2 * components).add_(bias)
+            shared.bias.view(-1, 2 * n_components).add_(bias)
 
     def forward(self, features: Tensor) -> Parts:  # noqa: D102
-        means, free = self.values(features).chunk(2, -1)
-        scales = softplus(free) if self.scales == "softplus" else free.abs()
-        return Parts(self.logits(features).softmax(-1), means, scales + self.floor, free)
+        means, raw_scales = self.values(features).chunk(2, -1)
+        positive = softplus if self.scales == "softplus" else torch.abs
+        parameters = mixture_parameters(
+            self.logits(features), means, raw_scales, min_scale=self.min_scale, positive=positive
+        )
+        return Parts(*parameters, raw_scales)
 
     def penalty(self, prediction: Parts) -> Tensor:  # noqa: D102
         if self.scales == "softplus" or prediction.extra is None:

@@ -1,4 +1,4 @@
-"""GMDQN: Gaussian mixtures of returns that learn by the Cramér distance."""
+"""GMDQN: Gaussian mixtures of returns, learned by the Cramér distance."""
 
 from __future__ import annotations
 
@@ -26,12 +26,18 @@ class CramerReturns(GaussianReturns):
 class GMDQN(DistributionalDQN):
     """Deep Q-learning with a Gaussian mixture of returns for every action, by the Cramér distance.
 
+    The other arguments are the fields of `cramix.rl.Settings`, documented there; `help(GMDQN)` lists them with their
+    defaults. The options of `returns` are those of `GaussianReturns`.
+
     Args:
         policy: "MlpPolicy", "CnnPolicy" or "MultiInputPolicy".
-        env: an environment with discrete actions, its name, or a vectorised one.
+        env: an environment with discrete actions, its name, or a vectorised environment.
         preset: "default", or "paper" for the settings of Zhang (2023).
-        settings: any field of `cramix.rl.Settings` by name; the preset has the others. What is particular to mixtures
-            goes into `returns`, see `GaussianReturns`.
+        seed: of weights, exploration, replay and environments.
+        device: "auto" takes a GPU if there is one.
+        verbose: 1 prints the log.
+        tensorboard_log: folder for TensorBoard.
+        stats_window_size: number of episodes that the log averages over.
 
     Example:
         >>> model = GMDQN("MlpPolicy", "CartPole-v1", seed=0, learning_starts=50, policy_kwargs={"net_arch": [16]})
@@ -57,7 +63,7 @@ class GMDQN(DistributionalDQN):
             max_grad_norm=None,
             return_scale=1.0,
             policy_kwargs={"net_arch": [128, 128], "layer_norm": False, "members": 1},
-            returns={"components": 3, "scales": "penalty", "penalty_factor": 10.0},
+            returns={"n_components": 3, "scales": "penalty", "penalty_factor": 10.0},
         ),
     }
 
@@ -65,12 +71,12 @@ class GMDQN(DistributionalDQN):
     def from_pretrained(
         cls, name: str, env: GymEnv | None = None, device: torch.device | str = "auto", **settings: Any
     ) -> Self:
-        """Return an agent that comes with the package; it can act, and learn on.
+        """Return a pretrained agent of the package; it can act, and continue to learn.
 
         Args:
-            name: of the environment, see `cramix.rl.pretrained.names`.
-            env: to go on learning in; None to act only.
-            device: where to.
-            settings: changes by name, see `cramix.rl.Settings`.
+            name: of the environment; `cramix.rl.pretrained.names()` lists them.
+            env: to continue learning in; None to act only.
+            device: of the networks.
+            settings: fields of `cramix.rl.Settings` to change.
         """
         return cls.load(pretrained.path_of(name), env, device, **settings)

@@ -1,4 +1,4 @@
-"""JTDQN: Gaussian mixtures of returns that learn by the Jensen-Tsallis distance (Choi, Lee and Oh, 2019)."""
+"""JTDQN: Gaussian mixtures of returns, learned by the Jensen-Tsallis distance (Choi, Lee and Oh, 2019)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from cramix.rl.settings import Settings
 class JensenTsallisReturns(GaussianReturns):
     """Gaussian mixtures; the loss is the squared L2 distance of densities (docs/math.md, eq. 15).
 
-    A density must be finite, so targets, which end in atoms, are as wide as the floor at least.
+    Densities must be finite, so the scales of targets, which are 0 at the end of an episode, are at least `min_scale`.
     """
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
-        wide = target._replace(scales=target.scales.clamp_min(self.floor))
+        wide = target._replace(scales=target.scales.clamp_min(self.min_scale))
         return density_l2_loss(prediction.mixture(), wide.mixture(), reduction="none")
 
 
 class JTDQN(DistributionalDQN):
-    """Deep Q-learning with a Gaussian mixture of returns for every action, by the distance of densities.
+    """Deep Q-learning with a Gaussian mixture of returns for every action, by the L2 distance of densities.
 
-    Arguments are those of `GMDQN`.
+    The arguments are those of `GMDQN`.
     """
 
     returns_class = JensenTsallisReturns
-    presets = {"default": Settings(returns={"floor": 0.05})}  # noqa: RUF012
+    presets = {"default": Settings(returns={"min_scale": 0.05})}  # noqa: RUF012

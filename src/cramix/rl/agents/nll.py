@@ -1,4 +1,4 @@
-"""NLLDQN: Gaussian mixtures of returns that learn by likelihood."""
+"""NLLDQN: Gaussian mixtures of returns, learned by maximum likelihood."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cramix.rl.settings import Settings
 
 
 class LikelihoodReturns(GaussianReturns):
-    """Gaussian mixtures; the loss is the cross entropy, `-E log f(Y)` for Y from the target, by Gauss-Hermite nodes.
+    """Gaussian mixtures; the loss is the cross entropy, `-E log f(Y)` for Y from the target.
 
-    With it every component of the target is seen, and nothing is drawn at random.
+    The expectation is a Gauss-Hermite quadrature over every component of the target, so nothing is sampled.
     """
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
@@ -22,10 +22,10 @@ class LikelihoodReturns(GaussianReturns):
 
 
 class NLLDQN(DistributionalDQN):
-    """Deep Q-learning with a Gaussian mixture of returns for every action, by likelihood.
+    """Deep Q-learning with a Gaussian mixture of returns for every action, by maximum likelihood.
 
-    Arguments are those of `GMDQN`.
+    The arguments are those of `GMDQN`.
     """
 
     returns_class = LikelihoodReturns
-    presets = {"default": Settings(returns={"floor": 0.05})}  # noqa: RUF012
+    presets = {"default": Settings(returns={"min_scale": 0.05})}  # noqa: RUF012

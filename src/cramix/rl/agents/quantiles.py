@@ -7,16 +7,16 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from cramix.checks import check_integer
-from cramix.rl.returns import Outputs, Parts, Returns
+from cramix.rl.returns import ActionLinear, Parts, Returns
 
 
 class QuantileReturns(Returns):
-    """Atoms of equal weight an action, at quantiles that the network predicts.
+    """Atoms of equal weight for every action, at quantiles that the network predicts.
 
     Args:
         features: width of the features.
         actions: number of actions.
-        dueling: whether actions share a common part.
+        dueling: whether actions share a common value, see `ActionLinear`.
         quantiles: number of atoms.
     """
 
@@ -26,7 +26,7 @@ class QuantileReturns(Returns):
         super().__init__(features, actions, dueling)
         check_integer("quantiles", quantiles, 1)
         self.quantiles = quantiles
-        self.values = Outputs(features, actions, quantiles, dueling)
+        self.values = ActionLinear(features, actions, quantiles, dueling)
         self.register_buffer("weights", torch.full((1, 1, quantiles), 1 / quantiles), persistent=False)
 
     def forward(self, features: Tensor) -> Parts:  # noqa: D102
@@ -37,14 +37,14 @@ class QuantileReturns(Returns):
 
 
 def quantile_huber(prediction: Parts, target: Parts, width: float = 1.0) -> Tensor:
-    """Return the quantile regression loss with the Huber loss of some width (Dabney et al., 2018), `(*batch)`.
+    """Return the quantile regression loss `(*batch)` with a Huber loss of this width (Dabney et al., 2018).
 
-    Each atom of the prediction stands for the middle of its share of the probability; atoms of the target count by
+    Each predicted atom is the quantile at the midpoint of its interval of cumulative weight; target atoms count by
     their weights.
     """
     weights = prediction.weights.detach()
-    middles = weights.cumsum(-1) - 0.5 * weights
+    midpoints = weights.cumsum(-1) - 0.5 * weights
     theta, y = torch.broadcast_tensors(prediction.means.unsqueeze(-1), target.means.unsqueeze(-2))
-    above = (middles.unsqueeze(-1) - (y < theta.detach()).to(y.dtype)).abs()  # (*batch, k of prediction, k of target)
+    above = (midpoints.unsqueeze(-1) - (y < theta.detach()).to(y.dtype)).abs()  # (*batch, k of prediction, k of target)
     losses = above * huber_loss(theta, y, reduction="none", delta=width) / width
     return (losses * target.weights.unsqueeze(-2)).sum((-2, -1))

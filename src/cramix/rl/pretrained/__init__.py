@@ -1,4 +1,4 @@
-"""Agents that come with the package: one file an environment, beside this one."""
+"""Pretrained agents: one file per environment, next to this one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ FOLDER = Path(__file__).parent
 
 
 def names() -> list[str]:
-    """Return the environments that there is an agent for."""
+    """Return the environments that have a pretrained agent."""
     return sorted(path.stem for path in FOLDER.glob("*.zip"))
 
 
@@ -18,10 +18,10 @@ def path_of(name: str) -> Path:
     Example:
         >>> path_of("Pong")
         Traceback (most recent call last):
-        ValueError: name must be of an environment with a pretrained agent; got 'Pong'. ...
+        ValueError: name must be an environment with a pretrained agent; got 'Pong'. ...
     """
     known = names()
     if name not in known:
         cure = f"There are: {', '.join(known)}." if known else "There are none; train one with cramix train."
-        raise ValueError(f"name must be of an environment with a pretrained agent; got {name!r}. {cure}")
+        raise ValueError(f"name must be an environment with a pretrained agent; got {name!r}. {cure}")
     return FOLDER / f"{name}.zip"

@@ -1,0 +1,1 @@
+"""Populations: agents that differ only in their seeds, trained together on one device."""

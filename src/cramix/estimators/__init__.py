@@ -1,0 +1,6 @@
+"""Estimators and scorers for scikit-learn."""
+
+from cramix.estimators.regressor import MixtureRegressor
+from cramix.estimators.scorers import crps_scorer, log_likelihood_scorer
+
+__all__ = ["MixtureRegressor", "crps_scorer", "log_likelihood_scorer"]

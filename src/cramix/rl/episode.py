@@ -1,0 +1,127 @@
+"""One episode to watch: frames of the environment, and the return distributions of all actions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from cramix.mixture import NormalMixture
+from cramix.rl.evaluation import FIRST_SEED
+
+if TYPE_CHECKING:
+    from cramix.rl.algorithm import DistributionalDQN
+    from cramix.rl.risk import Risk
+
+# Frames per second to aim at; environments with more are subsampled.
+_RATE = 17.0
+# Maximum number of frames of an episode; longer ones keep every second, every fourth, ...
+_MAX_FRAMES = 600
+
+_ACTIONS = {
+    "LunarLander": ("nothing", "left engine", "main engine", "right engine"),
+    "CartPole": ("left", "right"),
+    "Acrobot": ("torque -1", "nothing", "torque +1"),
+    "MountainCar": ("left", "nothing", "right"),
+    "FrozenLake": ("left", "down", "right", "up"),
+    "CliffWalking": ("up", "right", "down", "left"),
+    "Taxi": ("south", "north", "east", "west", "pick up", "drop off"),
+}
+
+
+class Moment(NamedTuple):
+    """A step of an episode.
+
+    Args:
+        step: number of the step.
+        frame: image before the step, `(height, width, 3)` bytes.
+        returns: mixture of returns for every action, batch shape `(actions)`.
+        action: index of the action; None at the end.
+        score: sum of the rewards before the step.
+    """
+
+    step: int
+    frame: np.ndarray
+    returns: NormalMixture
+    action: int | None
+    score: float
+
+
+class Episode(NamedTuple):
+    """The moments of an episode; the last one is its end, with the returns predicted just before.
+
+    Args:
+        moments: in order.
+        rate: moments per second.
+        names: of the actions.
+    """
+
+    moments: list[Moment]
+    rate: float
+    names: list[str]
+
+    @property
+    def score(self) -> float:
+        """Sum of all rewards."""
+        return self.moments[-1].score
+
+
+def make_visible(name: str) -> gymnasium.Env:
+    """Return an environment with the render mode "rgb_array"; a ValueError if it has none."""
+    env = gymnasium.make(name)
+    modes = env.metadata.get("render_modes") or []
+    env.close()
+    if "rgb_array" not in modes:
+        raise ValueError(
+            f'env must have the render mode "rgb_array"; got {name} with {list(modes)}. Play it without rendering.'
+        )
+    return gymnasium.make(name, render_mode="rgb_array")
+
+
+def play(model: DistributionalDQN, env: gymnasium.Env, *, seed: int = 0, risk: Risk | None = None) -> Episode:
+    """Play an episode without exploration.
+
+    Args:
+        model: the agent.
+        env: with the render mode "rgb_array"; it is closed at the end.
+        seed: of the initial state; the first episode of `evaluate` with the same seed is this one.
+        risk: a measure in place of that of the agent.
+    """
+    names, fps = action_names(env), float(env.metadata.get("render_fps") or 30)
+    every = max(1, round(fps / _RATE))
+    observation, _ = env.reset(seed=FIRST_SEED + seed)
+    moments: list[Moment] = []
+    step, score, ended = 0, 0.0, False
+    while not ended:
+        action = int(model.predict(observation, deterministic=True, risk=risk)[0])
+        if step % every == 0:
+            index = action - model.policy.first_action
+            moments.append(Moment(step, _frame(env), model.return_distribution(observation), index, score))
+        if len(moments) > _MAX_FRAMES:
+            every, moments = 2 * every, moments[::2]
+        observation, reward, terminated, truncated, _ = env.step(action)
+        step, score, ended = step + 1, score + float(reward), terminated or truncated
+    moments.append(moments[-1]._replace(step=step, frame=_frame(env), action=None, score=score))
+    env.close()
+    return Episode(moments, fps / every, names)
+
+
+def action_names(env: gymnasium.Env) -> list[str]:
+    """Return the names of the actions of an environment, or their numbers.
+
+    Example:
+        >>> action_names(gymnasium.make("CartPole-v1"))
+        ['left', 'right']
+    """
+    space = env.action_space
+    assert isinstance(space, gymnasium.spaces.Discrete), "agents have discrete actions"
+    count = int(space.n)
+    meanings = getattr(env.unwrapped, "get_action_meanings", None)  # of Atari games
+    known = tuple(meanings()) if meanings else _ACTIONS.get(env.spec.name if env.spec else "", ())
+    return [str(x) for x in known] if len(known) == count else [f"action {int(space.start) + i}" for i in range(count)]
+
+
+def _frame(env: gymnasium.Env) -> np.ndarray:
+    frame = np.asarray(env.render())
+    return frame if frame.ndim == 3 else np.repeat(frame[..., None], 3, -1)

@@ -1,1 +1,0 @@
-"""Whole runs: training in a folder, evaluation, comparisons of many."""

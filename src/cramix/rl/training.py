@@ -1,0 +1,273 @@
+"""Training runs in a folder: checkpoints to resume from, evaluations, and a result at the end."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+
+from cramix.checks import check_choice, check_integer
+from cramix.rl import file
+from cramix.rl.algorithm import DistributionalDQN
+from cramix.rl.evaluation import evaluate
+from cramix.rl.folder import locked, read_json, read_result, remove_partial_files, write_json
+
+# Called with the step and the latest figures.
+Report = Callable[[int, dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run.
+
+    Args:
+        env: name of the environment, such as "LunarLander-v3", or "module:Name-v0" if a module registers it.
+        algo: name of the algorithm, a key of `ALGORITHMS`.
+        steps: number of environment steps.
+        seed: of everything random.
+        preset: of the algorithm's settings.
+        settings: changes to the preset; plain values.
+        interval: steps between checkpoints, the most that an interruption loses.
+        curve_episodes: number of evaluation episodes at each checkpoint, for the learning curve.
+        episodes: number of evaluation episodes of the final agent.
+        label: name of the run in a comparison; that of its algorithm if empty.
+    """
+
+    env: str
+    algo: str = "gmdqn"
+    steps: int = 300_000
+    seed: int = 0
+    preset: str = "default"
+    settings: dict[str, Any] = field(default_factory=dict)
+    interval: int = 25_000
+    curve_episodes: int = 10
+    episodes: int = 100
+    label: str = ""
+
+    def __post_init__(self):
+        from cramix.rl import ALGORITHMS
+
+        check_choice("algo", self.algo, ALGORITHMS)
+        for name in ("steps", "interval", "episodes"):
+            check_integer(name, getattr(self, name), 1)
+        check_integer("curve_episodes", self.curve_episodes, 0)
+        _find(self.env)
+
+    @property
+    def name(self) -> str:
+        """Name of the run in a comparison."""
+        return self.label or self.algo
+
+    def algorithm(self) -> type[DistributionalDQN]:
+        """Return the class of the algorithm."""
+        from cramix.rl import ALGORITHMS
+
+        return ALGORITHMS[self.algo]
+
+
+def _find(env: str) -> None:
+    """Require an environment that is registered, or that a module registers."""
+    module, _, name = env.rpartition(":")
+    try:
+        if module:
+            import_module(module)
+    except ImportError as error:
+        raise ValueError(
+            f"env must be in a module that can be imported; got {env!r}: {error}. Install it, or set PYTHONPATH."
+        ) from None
+    if name not in gymnasium.registry:
+        raise ValueError(f"env must be a registered environment; got {env!r}. Try LunarLander-v3, or module:Name-v0.")
+
+
+def train(run: Run, folder: str | Path, report: Report | None = None) -> dict[str, Any]:
+    """Train in a folder, or resume the run that is there, and return the result.
+
+    At each checkpoint the environment is reset with a new seed. A resumed run is therefore bit-identical to one that
+    was never interrupted.
+
+    Args:
+        run: what to train.
+        folder: of `run.json`, `model.zip`, the replay buffer and `result.json`; created if needed.
+        report: called with the step and the latest figures, a few times per second and at each checkpoint.
+    """
+    with locked(Path(folder)):
+        return _train(run, Path(folder), report)
+
+
+def _train(run: Run, folder: Path, report: Report | None) -> dict[str, Any]:
+    remove_partial_files(folder, "run.json", "model.zip", "memory-*.npz", "curve-*.json", "result.json")
+    check_folder(run, folder)
+    if (folder / "result.json").exists():
+        _remove_checkpoints(folder, run.steps)
+        return read_result(folder)
+    env = make_vec_env(run.env, n_envs=1)
+    try:
+        model, curve = _start(run, folder, env)
+        write_json(folder / "run.json", asdict(run))  # after the settings were found to be valid
+        checkpointer = _Checkpointer(run, folder, curve, report)
+        left = run.steps - model.num_timesteps
+        if left > 0:
+            env.seed(start_seed(run.seed, model.num_timesteps))
+            model.learn(left, callback=checkpointer, log_interval=None, reset_num_timesteps=model.num_timesteps == 0)
+            checkpointer.write()
+        returns = evaluate(model, run.env, run.episodes)
+    finally:
+        env.close()
+    return finish(run, folder, model, returns, checkpointer.curve, checkpointer.seconds)
+
+
+def finish(
+    run: Run,
+    folder: Path,
+    model: DistributionalDQN,
+    returns: np.ndarray,
+    curve: list[dict[str, Any]],
+    seconds: float,
+    **more: Any,
+) -> dict[str, Any]:
+    """Write the model and the result of a run, and return the result."""
+    result = {
+        **asdict(run),
+        "returns": returns.tolist(),
+        "mean": float(returns.mean()),
+        "std": float(returns.std()),
+        "parameters": sum(p.numel() for p in model.policy.q_net.parameters()),
+        "seconds": seconds,
+        "curve": curve,
+        **more,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "run.json", asdict(run))
+    model.save(folder / "model.zip")
+    write_json(folder / "result.json", result)
+    _remove_checkpoints(folder, run.steps)
+    return result
+
+
+def _remove_checkpoints(folder: Path, step: int) -> None:
+    """Remove the files that a finished run no longer needs."""
+    for old in (*folder.glob("memory-*.npz"), *folder.glob("curve-*.json")):
+        if old.name != f"curve-{step}.json":
+            old.unlink()
+
+
+def checkpoint_step(folder: str | Path) -> int:
+    """Return the step from which the run in a folder resumes; 0 without a checkpoint."""
+    path = Path(folder) / "model.zip"
+    return file.describe(path)["counts"]["num_timesteps"] if path.exists() else 0
+
+
+def check_folder(run: Run, folder: str | Path) -> None:
+    """Require that a folder does not hold a different run."""
+    asked, path = json.loads(json.dumps(asdict(run))), Path(folder) / "run.json"
+    if not path.exists():
+        return
+    found = read_json(path, "env")
+    differences = [name for name in asked if asked[name] != found.get(name)]
+    if differences:
+        name = differences[0]
+        raise ValueError(
+            f"{folder} must hold this run or none; got one with {name} {found.get(name)!r} instead of {asked[name]!r}. "
+            "Use another folder, or the same settings to resume."
+        )
+
+
+def _start(run: Run, folder: Path, env: Any) -> tuple[DistributionalDQN, list[dict[str, Any]]]:
+    """Return the model of the last checkpoint and the learning curve up to it, or new ones."""
+    algorithm, path = run.algorithm(), folder / "model.zip"
+    if not path.exists():
+        settings = {"compile": "auto", **run.settings}
+        policy = "MlpPolicy"
+        if isinstance(env.observation_space, gymnasium.spaces.Dict):
+            policy = "MultiInputPolicy"
+        elif len(env.observation_space.shape or ()) == 3:
+            policy = "CnnPolicy"
+        try:
+            return algorithm(policy, env, preset=run.preset, seed=run.seed, **settings), []
+        except TypeError as error:  # unknown names
+            raise ValueError(f"{run.algo}: {error}") from error
+    model = algorithm.load(path, env)
+    if model.num_timesteps < run.steps:  # a finished run needs no replay buffer
+        model.replay_buffer.load(folder / f"memory-{model.num_timesteps}.npz")
+    path = folder / f"curve-{model.num_timesteps}.json"
+    curve = read_json(path) if path.exists() else []  # runs trained jointly have it only in their result
+    return model, curve
+
+
+def curve_seed(step: int) -> int:
+    """Return the seed of the evaluation at a step, which differs from that of the result."""
+    return 100_000 + step
+
+
+def start_seed(seed: int, step: int) -> int:
+    """Return the seed of the environment from a step on."""
+    return int(np.random.SeedSequence([seed, step]).generate_state(1)[0])
+
+
+class _Checkpointer(BaseCallback):
+    """Writes checkpoints, evaluates at them, and reports progress."""
+
+    def __init__(self, run: Run, folder: Path, curve: list[dict[str, Any]], report: Report | None):
+        super().__init__()
+        self.run, self.folder, self.curve, self.report = run, folder, curve, report
+        self.before = curve[-1]["seconds"] if curve else 0.0
+        self.started = self.reported = time.monotonic()
+        self.figures: dict[str, Any] = {}
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.monotonic() - self.started
+
+    def _on_rollout_start(self) -> None:
+        step = self.model.num_timesteps
+        due = (self.curve[-1]["step"] if self.curve else 0) + self.run.interval
+        if due <= step < self.run.steps:
+            self.write()
+            env = self.model.env
+            assert env is not None
+            env.seed(start_seed(self.run.seed, step))
+            self.model._last_obs = env.reset()  # type: ignore[assignment]
+
+    def write(self) -> None:
+        """Evaluate, and write a checkpoint: the model last, because it determines which other files belong to it."""
+        model: Any = self.model
+        step = model.num_timesteps
+        model.replay_buffer.end_episodes()
+        row: dict[str, Any] = {"step": step, "seconds": self.seconds}
+        if self.run.curve_episodes:
+            returns = evaluate(model, self.run.env, self.run.curve_episodes, seed=curve_seed(step))
+            row |= {"mean": float(returns.mean()), "std": float(returns.std())}
+        self.curve.append(row)
+        model.replay_buffer.save(self.folder / f"memory-{step}.npz")
+        write_json(self.folder / f"curve-{step}.json", self.curve)
+        model.save(self.folder / "model.zip")
+        for old in (*self.folder.glob("memory-*.npz"), *self.folder.glob("curve-*.json")):
+            if f"-{step}." not in old.name:
+                old.unlink()
+        self._report()
+
+    def _on_step(self) -> bool:
+        if self.report is not None and time.monotonic() - self.reported > 0.2:
+            self._report()
+        return True
+
+    def _report(self) -> None:
+        """Report the mean of the last returns with exploration, the last evaluation, and its step."""
+        if self.report is None:
+            return
+        self.reported = time.monotonic()
+        buffer = self.model.ep_info_buffer
+        if buffer:
+            self.figures["return"] = float(np.mean([episode["r"] for episode in list(buffer)[-20:]]))
+        if self.curve:
+            self.figures |= {"evaluation": self.curve[-1].get("mean"), "evaluated": self.curve[-1]["step"]}
+        self.report(self.model.num_timesteps, self.figures)
