@@ -16,7 +16,8 @@ import torch
 from harness import Page, machine, paper_term, peak_megabytes, print_growth, report, take_turns, with_gradients
 
 import cramix
-from cramix import Factor, MultivariateNormalMixture, directions, sliced_cramer_loss
+from cramix import Factor, MultivariateNormalMixture, PreparedTarget, directions, sliced_cramer_loss
+from cramix.distance.sliced import sliced_cramer_squared
 
 RESULTS = Path(__file__).parent / "multivariate.md"
 COMPONENTS = 16
@@ -33,7 +34,7 @@ def problem(n: int, dim: int) -> tuple[list[torch.Tensor], torch.Tensor]:
     return [x.requires_grad_() for x in (weights, means, factors)], points
 
 
-def ours(p: list[torch.Tensor], points: torch.Tensor | MultivariateNormalMixture, **options) -> torch.Tensor:
+def ours(p: list[torch.Tensor], points: torch.Tensor | PreparedTarget, **options) -> torch.Tensor:
     mixture = MultivariateNormalMixture(p[0], p[1], Factor(p[2]), validate_args=True)
     return sliced_cramer_loss(mixture, points, **options)
 
@@ -53,13 +54,13 @@ def paper_loss(
 
 def mixture_rows(n: int, dim: int, turns: int) -> dict[str, list[float]]:
     p, points = problem(n, dim)
-    known = MultivariateNormalMixture.from_samples(points)
+    known = PreparedTarget(points)
     paper_slices = directions.random(64, dim)
     contestants = {
         "paper's formula, eager, 64 slices, without the points' own term": with_gradients(
             lambda: paper_loss(p, points, paper_slices), p
         ),
-        "cramix, exact": with_gradients(lambda: ours(p, known, target_term=n <= 10_000), p),
+        "cramix, exact": with_gradients(lambda: ours(p, known, target_self_energy=n <= 10_000), p),
     }
     for count in SLICES:
         contestants[f"cramix, {count} slices"] = with_gradients(lambda count=count: ours(p, known, directions=count), p)
@@ -87,13 +88,13 @@ def point_rows(n: int, dim: int, turns: int) -> dict[str, list[float]]:
     contestants = {}
     if n < 100_000:
         contestants["geomloss, energy"] = with_gradients(lambda: energy(x, y), [x])
-        contestants["cramix, exact"] = with_gradients(lambda: sliced_cramer_loss(x, y), [x])
+        contestants["cramix, exact"] = with_gradients(lambda: sliced_cramer_squared(x, y), [x])
     for count in (32, 128, 512) if n < 100_000 else (32, 128):
         contestants[f"POT, sliced Wasserstein, {count} slices"] = with_gradients(
             lambda count=count: ot.sliced_wasserstein_distance(x, y, n_projections=count, seed=0), [x]
         )
         contestants[f"cramix, {count} slices"] = with_gradients(
-            lambda count=count: sliced_cramer_loss(x, y, directions=count), [x]
+            lambda count=count: sliced_cramer_squared(x, y, directions=count), [x]
         )
     return take_turns(contestants, turns)
 
@@ -149,8 +150,8 @@ def main() -> None:
 
 def print_peak() -> None:
     p, points = problem(1_000_000, 8)
-    run = with_gradients(lambda: ours(p, points, target_term=False), p)
-    with_gradients(lambda: ours(p, points[:10], target_term=False), p)()
+    run = with_gradients(lambda: ours(p, points, target_self_energy=False), p)
+    with_gradients(lambda: ours(p, points[:10], target_self_energy=False), p)()
     print_growth(run)
 
 

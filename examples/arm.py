@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from cramix import EnergyScore, MixtureHead, MultivariateNormalMixture
+from cramix import EnergyScoreLoss, MixtureHead, MultivariateNormalMixture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +48,7 @@ def learn(steps: int = 1000, n_components: int = 4, seed: int = 0) -> nn.Module:
     network = nn.Sequential(body, MixtureHead(96, n_components, event_dim=2, covariance_type="full", targets=angles))
     optimizer = torch.optim.Adam(network.parameters(), 3e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    loss = EnergyScore(tolerance=1e-4)
+    loss = EnergyScoreLoss(tolerance=1e-4)
     for _ in range(steps):
         hand, angles = draw(256, generator)
         optimizer.zero_grad()

@@ -18,6 +18,7 @@ from cramix import (
     Tied,
     cramer_loss,
 )
+from cramix.distance.sliced import sliced_cramer_squared
 from cramix.mixture.covariance import Covariance
 
 KINDS = {"full": Full, "tied": Tied, "diagonal": Diagonal, "spherical": Spherical, "factor": Factor}
@@ -139,3 +140,17 @@ def _graded() -> tuple[Tensor, Tensor]:
     x, w = (torch.as_tensor(t) for t in np.polynomial.legendre.leggauss(12))
     start, width = ends[:-1, None], ends.diff()[:, None]
     return (start + width * (x + 1) / 2).flatten(), (width * w / 2).flatten()
+
+
+def sliced_loss(
+    p: MultivariateNormalMixture | Tensor,
+    q: MultivariateNormalMixture | Tensor,
+    directions: str | int | Tensor = "exact",
+    normalization: str = "mean",
+    reduction: str = "mean",
+    **options,
+) -> Tensor:
+    """The sliced Cramér loss with tensors as sets of samples `(*batch, n, d)` on either side."""
+    p, q = (MultivariateNormalMixture.from_samples(x) if isinstance(x, Tensor) else x for x in (p, q))
+    losses = sliced_cramer_squared(p, q, directions, normalization, **options)
+    return {"none": lambda: losses, "mean": losses.mean, "sum": losses.sum}[reduction]()

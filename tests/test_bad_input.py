@@ -286,26 +286,19 @@ def test_expand_refuses_a_shape_that_does_not_fit():
 # Distances
 
 DISTANCES = {
-    "cramer_loss": cramer_loss,
     "cramer_distance": cramer_distance,
     "lp_distance": lambda p, q: lp_distance(p, q, 1.0),
     "lp_distance 2": lp_distance,
-    "CramerLoss": lambda p, q: CramerLoss()(p, q),
 }
 BAD_SIDES = {
     "NaN": (tensor([NAN, 0.5]), "nan"),
-    "infinity": (tensor([[0.5, 1.0], [-INF, 0.5]]), "-inf"),
-    "integer": (torch.tensor([1, 2]), "torch.int64"),
+    "infinity": (tensor([0.5, -INF]), "-inf"),
     "empty": (tensor([]), "(0,)"),
     "scalar": (tensor(1.0), "()"),
-    "dtype": (torch.tensor([0.5, 1.0]), "torch.float32"),
-    "shape": (tensor([[0.5], [1.0], [2.0]]), "(3,)"),
+    "shape": (tensor([[0.5], [1.0], [2.0]]), "(3, 1)"),
     "device": (meta(2), "meta"),
-    "list": ([0.5, 1.0], "list"),
     "None": (None, "NoneType"),
     "Normal": (Normal(0.0, 1.0), "Normal"),
-    "mixture of another dtype": (NormalMixture(*torch.ones(3, 1)), "torch.float32"),
-    "mixture of another shape": (P.expand((3,)), "(3,)"),
     "mixture on another device": (NormalMixture(*[meta(2)] * 3, validate_args=False), "meta"),
 }
 
@@ -314,45 +307,7 @@ BAD_SIDES = {
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
 @pytest.mark.parametrize("side", ["p", "q"])
 def test_distances_refuse(distance, side, bad, got):
-    refuses(lambda: distance(bad, PAIR) if side == "p" else distance(PAIR, bad), side, got)
-
-
-@pytest.mark.parametrize("kind", [k for k in BAD_SIDES if k not in ("empty", "scalar", "shape")] + ["atoms", "samples"])
-@pytest.mark.parametrize("side", ["p", "q"])
-def test_density_l2_loss_refuses(side, kind):
-    extra = {"atoms": (ATOMS.expand((2,)), "0, an atom"), "samples": (tensor([1.0, 2.0]), "Tensor")}
-    bad, got = (BAD_SIDES | extra)[kind]
-    # Samples have no density, whatever else is wrong with them; and atoms are a matter of scales.
-    got = "Tensor" if isinstance(bad, torch.Tensor) else got
-    refuses(
-        lambda: density_l2_loss(bad, PAIR) if side == "p" else density_l2_loss(PAIR, bad),
-        "scales" if kind == "atoms" else side,
-        got,
-    )
-
-
-@pytest.mark.parametrize(
-    ("bad", "got"),
-    [
-        (tensor([NAN, 0.5]), "nan"),
-        (tensor([INF, 0.5]), "inf"),
-        (tensor([0.5, 1.0, 2.0]), "(3,)"),
-        (torch.tensor([0.5, 1.0]), "torch.float32"),
-        (torch.tensor([1, 2]), "torch.int64"),
-        ([0.5, 1.0], "list"),
-        (0.5, "float"),
-        (PAIR, "NormalMixture"),
-        (meta(2), "meta"),
-    ],
-    ids=["NaN", "infinity", "shape", "dtype", "integer", "list", "number", "mixture", "device"],
-)
-def test_crps_refuses_observations(bad, got):
-    refuses(lambda: crps(PAIR, bad), "y", got)
-
-
-@pytest.mark.parametrize("bad", [tensor([0.5]), [0.5], None])
-def test_crps_refuses_a_prediction_that_is_no_mixture(bad):
-    refuses(lambda: crps(bad, tensor([0.5])), "p", type(bad).__name__)
+    refuses(lambda: distance(bad, P) if side == "p" else distance(P, bad), side, got)
 
 
 @pytest.mark.parametrize("reduction", ["avg", "Mean", "", None, 0])
@@ -360,11 +315,10 @@ def test_crps_refuses_a_prediction_that_is_no_mixture(bad):
     "call",
     [
         lambda r: cramer_loss(P, P, reduction=r),
-        lambda r: crps(P, tensor(0.0), reduction=r),
         lambda r: density_l2_loss(P, P, reduction=r),
         lambda r: CramerLoss(reduction=r),
     ],
-    ids=["cramer_loss", "crps", "density_l2_loss", "CramerLoss"],
+    ids=["cramer_loss", "density_l2_loss", "CramerLoss"],
 )
 def test_losses_refuse_an_unknown_reduction(call, reduction):
     refuses(lambda: call(reduction), "reduction", repr(reduction), '"none", "mean" or "sum"')
@@ -372,7 +326,7 @@ def test_losses_refuse_an_unknown_reduction(call, reduction):
 
 @pytest.mark.parametrize("order", [0.999, 0.0, -2.0, NAN, INF])
 def test_lp_distance_refuses_orders_below_one_or_infinite(order):
-    refuses(lambda: lp_distance(P, P, order), "p_order", f"{order}", ">= 1")
+    refuses(lambda: lp_distance(P, P, order), "order", f"{order}", ">= 1")
 
 
 # One bad number at a random place
@@ -387,14 +341,15 @@ BAD_NUMBERS = {
     "p": [NAN, INF, -INF],
     "q": [NAN, INF, -INF],
     "y": [NAN, INF, -INF],
+    "target": [NAN, INF, -INF],
 }
 CALLS = {
     "NormalMixture": (NormalMixture, ["weights", "means", "scales"]),
     "from_logits": (NormalMixture.from_logits, ["logits", "means", "scales"]),
     "from_samples": (NormalMixture.from_samples, ["x", "sample_weight"]),
-    "cramer_loss": (cramer_loss, ["p", "q"]),
-    "cramer_distance": (cramer_distance, ["p", "q"]),
-    "crps": (lambda y: crps(P, y), ["y"]),
+    "cramer_loss": (lambda target: cramer_loss(P.expand(target.shape), target), ["target"]),
+    "cramer_distance": (lambda p, q: cramer_distance(p.flatten(), q.flatten()), ["p", "q"]),
+    "crps": (lambda y: crps(P.expand(y.shape), y), ["y"]),
 }
 
 
@@ -405,8 +360,6 @@ def test_one_bad_number_is_found_wherever_it_is_and_nothing_changes(call, names,
     shape = (*data.draw(st.lists(st.integers(1, 3), max_size=2)), data.draw(st.integers(1, 4)))
     dtype = data.draw(st.sampled_from([torch.float32, torch.float64]))
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 100)))
-    if call is CALLS["crps"][0]:
-        dtype = torch.float64  # that of P
     arguments = {n: torch.rand(shape, generator=generator, dtype=dtype) for n in names}
     if "weights" in arguments:
         arguments["weights"] = arguments["weights"].softmax(-1)

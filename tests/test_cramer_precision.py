@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cramix import NormalMixture, cramer_loss
-from cramix.distance.univariate import resolve
+from cramix.distance.cramer.cancellation import THRESHOLD
 from tests import oracle
 
 
@@ -133,7 +133,7 @@ def test_no_jump_where_methods_switch(dtype: torch.dtype, tolerance: float) -> N
     """On both sides of the threshold and of the end of the blend, the value is right to less than what is promised."""
     p = oracle.random_mixture(3, seed=13, dtype=dtype)
     truth, scale = oracle.parts(p, p.affine(1e-2, 1.0))
-    at_threshold = 1e-2 * math.sqrt(resolve.THRESHOLD[dtype] / float(truth / scale))  # C2^2 goes with the shift squared
+    at_threshold = 1e-2 * math.sqrt(THRESHOLD[dtype] / float(truth / scale))  # C2^2 goes with the shift squared
     shifts = (at_threshold * torch.linspace(0.7, 2.0, 4000, dtype=torch.float64)).to(dtype)
     q = p.expand((4000,)).affine(shifts, 1.0)
     loss = cramer_loss(p, q, reduction="none")

@@ -411,7 +411,7 @@ def test_a_bandwidth_goes_with_slices_too() -> None:
         loss = Cramer(p, directions=directions, bandwidth=h)
         value = loss(Components(mixture.weights, mixture.means, mixture.covariance_kind.values)).item()
         wanted = directions if isinstance(directions, str) else directions.to(D)
-        assert value == pytest.approx(sliced_cramer_loss(mixture, kernels, wanted).item(), rel=1e-6)
+        assert value == pytest.approx(sliced_cramer_loss(mixture, kernels, directions=wanted).item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -12,7 +12,7 @@ from torch import nn
 from cramix import (
     CramerLoss,
     Diagonal,
-    EnergyScore,
+    EnergyScoreLoss,
     Factor,
     MixtureHead,
     MultivariateNormalMixture,
@@ -159,7 +159,7 @@ def test_units_of_the_targets_do_not_matter(covariance: str, dim: int) -> None:
         optimizer = torch.optim.Adam(made.parameters(), 1e-2)
         for _ in range(5):
             optimizer.zero_grad()
-            EnergyScore()(made(x), targets.squeeze(-1)).backward()
+            EnergyScoreLoss()(made(x), targets.squeeze(-1)).backward()
             optimizer.step()
         p = made(x)
         spread = p.scales.square() if dim == 1 else p.covariances

@@ -14,10 +14,9 @@ from cramix import (
     NormalMixture,
     Spherical,
     kl_divergence,
-    negative_log_likelihood_loss,
+    nll_loss,
 )
-from cramix.distance import likelihood
-from cramix.distance.likelihood import log_density, negative_log_likelihood
+from cramix.distance.likelihood import log_density
 from tests import oracle
 
 
@@ -38,29 +37,23 @@ def test_negative_log_likelihood_is_torchs() -> None:
     share = weights / weights.sum()
     for mixture, points in ((p, x), (q, y)):
         each = -mixture.to_torch().log_prob(points)
-        assert negative_log_likelihood(mixture, points).item() == pytest.approx(each.mean().item(), rel=1e-12)
+        assert nll_loss(mixture, points).item() == pytest.approx(each.mean().item(), rel=1e-12)
         expected = (share * each).sum().item()
-        assert negative_log_likelihood(mixture, points, weights).item() == pytest.approx(expected, rel=1e-12)
+        assert nll_loss(mixture, points, sample_weight=weights).item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_negative_log_likelihood_of_batches() -> None:
-    p, q = oracle.random_mixture(4, 3, seed=5), plane(2, 1, 3, seed=6)
+    p, q = oracle.random_mixture(4, 3, seed=5), plane(4, 3, seed=6)
     x = torch.randn(7, generator=seeded(7), dtype=torch.float64)
     y = torch.randn(4, 7, 2, generator=seeded(8), dtype=torch.float64)
-    losses = negative_log_likelihood_loss(p, x, reduction="none")
+    losses = nll_loss(p, NormalMixture.from_samples(x), reduction="none")
     assert losses.shape == (4,)
-    alone = NormalMixture(p.weights[2], p.means[2], p.scales[2])
-    assert losses[2].item() == pytest.approx(negative_log_likelihood(alone, x).item(), rel=1e-12)
-    assert negative_log_likelihood_loss(p, x).item() == pytest.approx(losses.mean().item(), rel=1e-12)
-    # As many samples as batch elements are samples all the same.
-    assert negative_log_likelihood(p, x[:4])[1].item() == pytest.approx(
-        negative_log_likelihood(NormalMixture(p.weights[1], p.means[1], p.scales[1]), x[:4]).item(), rel=1e-12
-    )
-    both = negative_log_likelihood(q, y, torch.rand(4, 7, generator=seeded(9), dtype=torch.float64))
-    assert both.shape == (2, 4)
+    assert losses[2].item() == pytest.approx(nll_loss(p[2], x).item(), rel=1e-12)
+    assert nll_loss(p, NormalMixture.from_samples(x)).item() == pytest.approx(losses.mean().item(), rel=1e-12)
     weights = torch.rand(4, 7, generator=seeded(9), dtype=torch.float64)
-    one = MultivariateNormalMixture(q.weights[1, 0], q.means[1, 0], Diagonal(q.covariance_kind.values[1, 0]))
-    assert both[1, 3].item() == pytest.approx(negative_log_likelihood(one, y[3], weights[3]).item(), rel=1e-12)
+    both = nll_loss(q, MultivariateNormalMixture.from_samples(y, weights), reduction="none")
+    assert both.shape == (4,)
+    assert both[3].item() == pytest.approx(nll_loss(q[3], y[3], sample_weight=weights[3]).item(), rel=1e-12)
 
 
 def test_negative_log_likelihood_gradients_and_dtypes() -> None:
@@ -69,15 +62,15 @@ def test_negative_log_likelihood_gradients_and_dtypes() -> None:
     shares = torch.rand(5, generator=seeded(12), dtype=torch.float64).requires_grad_()
 
     def of(w: Tensor, m: Tensor, s: Tensor, x: Tensor, shares: Tensor) -> Tensor:
-        return negative_log_likelihood(NormalMixture(w, m, s, validate_args=False), x, shares)
+        return nll_loss(NormalMixture(w, m, s, validate_args=False), x, sample_weight=shares)
 
     assert gradcheck(of, (w, m, s, x, shares))
     half = NormalMixture(torch.ones(1).half(), torch.zeros(1).half(), torch.ones(1).half())
-    far = negative_log_likelihood(half, torch.tensor([1000.0]).half())
+    far = nll_loss(half, torch.tensor([1000.0]).half())
     assert far.dtype == torch.float32
     assert far.item() == pytest.approx(5e5, rel=1e-5)  # beyond half's 65504
     ball = MultivariateNormalMixture(torch.ones(1).half(), torch.zeros(1, 2).half(), Spherical(torch.ones(1).half()))
-    assert negative_log_likelihood(ball, torch.ones(3, 2).half()).item() == pytest.approx(2.8378770664, rel=1e-6)
+    assert nll_loss(ball, torch.ones(3, 2).half()).item() == pytest.approx(2.8378770664, rel=1e-6)
 
 
 def test_kl_of_normals_within_five_standard_errors() -> None:
@@ -168,7 +161,7 @@ def test_second_derivatives_of_kl_in_p_are_refused_and_in_q_are_right() -> None:
 
     assert gradgradcheck(lambda q_means: of(p.means, q_means), q_means)
     (gradient,) = torch.autograd.grad(of(p_means, q_means), p_means, create_graph=True)
-    with pytest.raises(RuntimeError, match="first derivatives only; got asked for second"):
+    with pytest.raises(RuntimeError, match="first derivatives only"):
         torch.autograd.grad(gradient.sum(), p_means)
 
 
@@ -185,30 +178,22 @@ def test_kl_batches_and_dtypes() -> None:
 def test_bad_input() -> None:
     p, q = oracle.random_mixture(2, seed=22), plane(2, seed=23)
     points = torch.zeros(3, dtype=torch.float64)
-    with pytest.raises(ValueError, match="p must be a mixture; got Tensor"):
-        negative_log_likelihood(points, points)
-    with pytest.raises(ValueError, match=r"x must hold samples, \(\*batch, n\) with n >= 1; got \(\)"):
-        negative_log_likelihood(p, points[0])
-    for bad in (torch.zeros(3, 3), torch.zeros(2), torch.zeros(0, 2)):
-        with pytest.raises(ValueError, match=r"x must hold samples, \(\*batch, n, 2\) with n >= 1; got \("):
-            negative_log_likelihood(q, bad.double())
-    with pytest.raises(ValueError, match="weights must be >= 0 with a positive sum; got min -1"):
-        negative_log_likelihood(p, points, points - 1)
-    with pytest.raises(ValueError, match="scales must be > 0 for log_prob; got 0"):
-        negative_log_likelihood(NormalMixture.from_samples(points), points)
+    with pytest.raises(ValueError, match="sample_weight must be >= 0 with a positive sum; got min -1"):
+        nll_loss(p, points, sample_weight=points - 1)
+    with pytest.raises(ValueError, match="scales must be > 0 for a density; got 0"):
+        nll_loss(NormalMixture.from_samples(points), points)
     with pytest.raises(ValueError, match="samples must be an integer >= 2; got 1"):
         kl_divergence(p, p, 1)
-    with pytest.raises(ValueError, match=r"p and q must live in one space; got event shapes \(\) and \(2,\)"):
+    with pytest.raises(ValueError, match=r"p and q must have one event shape; got \(\) and \(2,\)"):
         kl_divergence(p, q)
     with pytest.raises(ValueError, match="q must be a mixture; got Tensor"):
         kl_divergence(p, points)
 
 
-@pytest.mark.parametrize("block", [1, 20, 1 << 22])
-def test_log_density_in_blocks_is_torchs(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(likelihood, "_BLOCK", block)
+@pytest.mark.parametrize("block", [1, 20, None])
+def test_log_density_in_blocks_is_torchs(block: int | None) -> None:
     for p in (plane(3, seed=1), oracle.random_mixture(3, seed=2)):
         x = p.sample((17,), seeded(3))
-        torch.testing.assert_close(log_density(p, x), p.to_torch().log_prob(x), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(log_density(p, x, block), p.to_torch().log_prob(x), rtol=1e-12, atol=1e-12)
     means = torch.zeros(1, requires_grad=True)
     assert not log_density(NormalMixture(torch.ones(1), means, torch.ones(1)), torch.zeros(2)).requires_grad

@@ -10,9 +10,9 @@ import pytest
 import scipy.integrate
 import torch
 
-from cramix.distance.multivariate.mean_norm import Rows
-from cramix.distance.multivariate.nodes import choose_nodes, lattice, low_end
-from cramix.distance.multivariate.sides import Ellipsoids
+from cramix.distance.energy.flat_mixtures import Ellipsoids
+from cramix.distance.energy.mean_norm import Rows
+from cramix.distance.energy.nodes import choose_nodes, lattice, low_end
 from tests.sliced_oracle import randn
 
 TOLERANCES = [1e-5, 1e-7, 1e-10]
@@ -27,7 +27,7 @@ def length(
     reach = max(1.0, offsets.norm(dim=-1).max().item(), (d // g * variances.sum()).sqrt().item())
     nodes = choose_nodes(variances, d // g, torch.tensor([2.7 * (radius or reach)], dtype=torch.float64), tolerance)
     rows = Rows(nodes, Ellipsoids(variances, None), d // g, torch.float64, False)
-    return rows.at(offsets.T.unsqueeze(0)).value[0].tolist()
+    return rows.at(offsets.T.unsqueeze(0)).mean[0].tolist()
 
 
 def isotropic(distance: float, scale: float, d: int) -> float:

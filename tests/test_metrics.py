@@ -53,7 +53,7 @@ def test_the_energy_score_is_a_mean_over_batches() -> None:
     for i in range(4):
         part = slice(5 * i, 5 * i + 5)
         metric.update(p[part], y[part])
-    torch.testing.assert_close(metric.compute(), energy_score(p, y).float(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(metric.compute(), energy_score(p, y).mean().float(), rtol=1e-5, atol=0)
 
 
 def test_right_predictions_are_calibrated() -> None:

@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 from cramix import (
     BlendedLoss,
     CramerLoss,
-    EnergyScore,
+    EnergyScoreLoss,
     MixtureHead,
+    MixtureNLLLoss,
     MixtureTensors,
-    NLLLoss,
     SlicedCramerLoss,
 )
 from tests.processes import in_two
@@ -26,14 +26,14 @@ KINDS = ["diag", "full", "spherical", "low_rank"]
 # A head's settings, and a loss that its mixtures can have.
 CASES = [
     pytest.param(1, "diag", CramerLoss(), id="line-cramer"),
-    pytest.param(1, "diag", EnergyScore(), id="line-energy"),
-    pytest.param(1, "diag", NLLLoss(), id="line-nll"),
+    pytest.param(1, "diag", EnergyScoreLoss(), id="line-energy"),
+    pytest.param(1, "diag", MixtureNLLLoss(), id="line-nll"),
     pytest.param(1, "diag", BlendedLoss(2, lambda part: 0.4), id="line-blend"),
-    pytest.param(2, "diag", EnergyScore(), id="diag-energy"),
+    pytest.param(2, "diag", EnergyScoreLoss(), id="diag-energy"),
     pytest.param(2, "full", SlicedCramerLoss(), id="full-sliced"),
-    pytest.param(2, "full", SlicedCramerLoss(torch.eye(2, dtype=torch.float64)), id="full-slices"),
+    pytest.param(2, "full", SlicedCramerLoss(directions=torch.eye(2, dtype=torch.float64)), id="full-slices"),
     pytest.param(2, "spherical", BlendedLoss(2, lambda part: 0.4), id="spherical-blend"),
-    pytest.param(2, "low_rank", NLLLoss(), id="low_rank-nll"),
+    pytest.param(2, "low_rank", MixtureNLLLoss(), id="low_rank-nll"),
 ]
 
 
@@ -101,8 +101,8 @@ def test_checkpoints(dim: int, covariance: str, loss: nn.Module, reentrant: bool
 @pytest.mark.parametrize("covariance", KINDS)
 def test_a_checkpoint_may_hold_the_mixture(covariance: str) -> None:
     net, (x, y) = network(2, covariance), data(2)
-    _, gradients = plain(net, EnergyScore(), x, y)
-    EnergyScore()(checkpoint(net, x, use_reentrant=False), y).backward()
+    _, gradients = plain(net, EnergyScoreLoss(), x, y)
+    EnergyScoreLoss()(checkpoint(net, x, use_reentrant=False), y).backward()
     for name, p in net.named_parameters():
         torch.testing.assert_close(p.grad, gradients[name])
 
@@ -163,7 +163,7 @@ def test_onnx_computes_the_same(dim: int, covariance: str, tmp_path: Path) -> No
 _PROCESS = """
 import sys, torch, torch.distributed as dist
 from torch import nn
-from cramix import BlendedLoss, CramerLoss, EnergyScore, MixtureHead, NLLLoss, SlicedCramerLoss
+from cramix import BlendedLoss, CramerLoss, EnergyScoreLoss, MixtureHead, MixtureNLLLoss, SlicedCramerLoss
 rank, path = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=2)
 g = torch.Generator().manual_seed(0)
@@ -183,8 +183,8 @@ def train(net, called, loss, x, y):
             loss.step()
 
 for make, dim, kind in (
-    (CramerLoss, 1, "diag"), (NLLLoss, 1, "diag"), (lambda: BlendedLoss(3), 1, "diag"),
-    (EnergyScore, 2, "full"), (SlicedCramerLoss, 2, "low_rank"), (NLLLoss, 2, "spherical"),
+    (CramerLoss, 1, "diag"), (MixtureNLLLoss, 1, "diag"), (lambda: BlendedLoss(3), 1, "diag"),
+    (EnergyScoreLoss, 2, "full"), (SlicedCramerLoss, 2, "low_rank"), (MixtureNLLLoss, 2, "spherical"),
 ):
     y = torch.randn(8, *([dim] if dim > 1 else []), generator=g)
     net, alone = network(dim, kind, y), network(dim, kind, y)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from cramix import (
     CramerLoss,
     Diagonal,
-    EnergyScore,
+    EnergyScoreLoss,
     MixtureHead,
+    MixtureNLLLoss,
     MultivariateNormalMixture,
-    NLLLoss,
     cramer_distance,
     sliced_cramer_distance,
 )
@@ -47,7 +47,7 @@ def network(k: int, dim: int, targets: Tensor, seed: int = 0) -> nn.Sequential:
 def test_a_known_conditional_mixture_is_learned(truth: Callable, k: int, dim: int, steps: int, limit: float) -> None:
     x, y = drawn(truth, 1000, seed=0)
     net = network(k, dim, y)
-    loss, distance = (CramerLoss(), cramer_distance) if dim == 1 else (EnergyScore(), sliced_cramer_distance)
+    loss, distance = (CramerLoss(), cramer_distance) if dim == 1 else (EnergyScoreLoss(), sliced_cramer_distance)
     optimizer = torch.optim.Adam(net.parameters(), 1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     g = torch.Generator().manual_seed(0)
@@ -86,4 +86,4 @@ def test_no_target_explodes_a_step(kind: str) -> None:
         return torch.cat([g.flatten() for g in gradients]).norm().item()
 
     assert length(CramerLoss(), strange) < 3 * length(CramerLoss(), y) + 1
-    assert length(NLLLoss(), strange) > 10 * length(CramerLoss(), strange)
+    assert length(MixtureNLLLoss(), strange) > 10 * length(CramerLoss(), strange)

@@ -188,7 +188,7 @@ def test_the_paper_loss_is_the_sum_over_a_heptagon() -> None:
     mixture, centred = first.mixture(), x - x.mean(0)
     corners = [(math.cos(2 * math.pi * i / 7), math.sin(2 * math.pi * i / 7)) for i in range(7)]
     losses = [
-        cramer_loss(mixture.project(torch.tensor([corner], dtype=D)), (centred @ torch.tensor(corner, dtype=D))[None])
+        cramer_loss(mixture.project(torch.tensor([corner], dtype=D))[0], centred @ torch.tensor(corner, dtype=D))
         for corner in corners
     ]
     assert first.loss == pytest.approx(sum(loss.item() for loss in losses), rel=1e-9)

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cramix import MultivariateNormalMixture, sliced_cramer_distance, sliced_cramer_loss
-from tests.sliced_oracle import KINDS, factor_of, randn, random_values
+from cramix import MultivariateNormalMixture, sliced_cramer_distance
+from tests.sliced_oracle import KINDS, factor_of, randn, random_values, sliced_loss
 
 TOLERANCE = 1e-9
 EXAMPLES = settings(max_examples=settings().max_examples * 2 // 5)
@@ -43,7 +43,7 @@ def size(*mixtures: MultivariateNormalMixture) -> float:
 
 
 def loss(p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> float:
-    return sliced_cramer_loss(p, q, tolerance=TOLERANCE).item()
+    return sliced_loss(p, q, tolerance=TOLERANCE).item()
 
 
 def rounding(*mixtures: MultivariateNormalMixture) -> float:
@@ -61,7 +61,7 @@ def test_zero_on_itself_and_on_a_permutation(one) -> None:
     (p,) = one
     order = torch.arange(p.n_components - 1, -1, -1)
     for q in (p, MultivariateNormalMixture(*(t[order] for t in full(p)))):
-        assert loss(p, q) <= (1e-13 if not p.only_points else 4 * TOLERANCE) * size(p)
+        assert loss(p, q) <= (1e-13 if not p.is_empirical else 4 * TOLERANCE) * size(p)
 
 
 @EXAMPLES
@@ -146,10 +146,10 @@ def test_gradients_are_bounded_by_the_weight(both) -> None:
     means = p.means.clone().requires_grad_()
     mixture = (
         MultivariateNormalMixture.from_samples(means, p.weights)
-        if p.only_points
+        if p.is_empirical
         else MultivariateNormalMixture(p.weights, means, p.covariance_kind)
     )
-    (grad,) = torch.autograd.grad(sliced_cramer_loss(mixture, q), means)
+    (grad,) = torch.autograd.grad(sliced_loss(mixture, q), means)
     assert (grad.norm(dim=-1) <= 2 * factor_of(p.dim) * p.weights * (1 + 1e-6)).all()
 
 

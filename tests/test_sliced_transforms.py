@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cramix import Diagonal, Full, MultivariateNormalMixture, Spherical, sliced_cramer_loss
+from cramix import Diagonal, Full, MultivariateNormalMixture, Spherical
+from tests.sliced_oracle import sliced_loss
 
 D = torch.float64
 KINDS = {"diag": Diagonal, "spherical": Spherical, "full": Full}
@@ -29,21 +30,21 @@ def of_mixtures(kind: str) -> Callable[..., Tensor]:
         p, q = (
             MultivariateNormalMixture(a, b, KINDS[kind](c), validate_args=False) for a, b, c in ((w, m, s), (v, n, t))
         )
-        return sliced_cramer_loss(p, q, reduction="sum")
+        return sliced_loss(p, q, reduction="sum")
 
     return loss
 
 
-def of_points(kind: str, target_term: bool) -> Callable[..., Tensor]:
+def of_points(kind: str, target_self_energy: bool) -> Callable[..., Tensor]:
     def loss(w: Tensor, m: Tensor, s: Tensor, y: Tensor) -> Tensor:
         p = MultivariateNormalMixture(w, m, KINDS[kind](s), validate_args=False)
-        return sliced_cramer_loss(p, y, reduction="sum", target_term=target_term)
+        return sliced_loss(p, y, reduction="sum", target_self_energy=target_self_energy)
 
     return loss
 
 
 def between_points(x: Tensor, y: Tensor) -> Tensor:
-    return sliced_cramer_loss(x, y, reduction="sum")
+    return sliced_loss(x, y, reduction="sum")
 
 
 def cases() -> list:
@@ -53,9 +54,9 @@ def cases() -> list:
         found.append(
             pytest.param(of_mixtures(kind), parts(kind, 5, 3, 0) + parts(kind, 5, 2, 1), id=f"{kind}-mixtures")
         )
-        for target_term in (True, False):
-            name = f"{kind}-points-{'distance' if target_term else 'score'}"
-            found.append(pytest.param(of_points(kind, target_term), [*parts(kind, 5, 3, 0), points], id=name))
+        for target_self_energy in (True, False):
+            name = f"{kind}-points-{'distance' if target_self_energy else 'score'}"
+            found.append(pytest.param(of_points(kind, target_self_energy), [*parts(kind, 5, 3, 0), points], id=name))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The Cramér distance over all directions against slices, mpmath and Monte Carlo."""
+"""The closed form for spherical mixtures against slices and mpmath, and the general distance against it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from cramix import Diagonal, Full, MultivariateNormalMixture, NormalMixture, Spherical, spherical_cramer_squared
+from cramix import MultivariateNormalMixture, NormalMixture, Spherical, sliced_cramer_loss
 from cramix.directions import equispaced, orthogonal
-from cramix.distance.cramer import cramer_squared
-from cramix.distance.spherical import _MeanLength
+from cramix.distance.cramer.distance import cramer_squared
+from tests.spherical_oracle import MeanLength, spherical_cramer_squared
 
 
 def parameters(*shape: int, dim: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -50,7 +50,7 @@ def test_mean_length(dim: int, squared: float, variance: float) -> None:
         cuts = [0, *sorted({c for c in cuts if c > 0})]
         mean = mpmath.quad(lambda y: y * density(y), cuts)
         c_d = mpmath.gamma(mpmath.mpf(dim) / 2) / (mpmath.sqrt(mpmath.pi) * mpmath.gamma(mpmath.mpf(dim + 1) / 2))
-    assert _MeanLength.apply(x, v, dim).item() == pytest.approx(float(c_d * mean), rel=1e-12)
+    assert MeanLength.apply(x, v, dim).item() == pytest.approx(float(c_d * mean), rel=1e-12)
 
 
 def test_in_the_plane_it_is_the_mean_of_slices() -> None:
@@ -136,7 +136,7 @@ def test_gradients_at_equal_means_and_near_points() -> None:
     squared, variance = (t.requires_grad_() for t in torch.tensor(cases, dtype=torch.float64).unbind(-1))
     for dim in (1, 2, 3, 50):
         c_d = math.gamma(dim / 2) / (math.sqrt(math.pi) * math.gamma((dim + 1) / 2))
-        length = _MeanLength.apply(squared, variance, dim).sum()
+        length = MeanLength.apply(squared, variance, dim).sum()
         for i, found in enumerate(torch.stack(torch.autograd.grad(length, (squared, variance)), -1).tolist()):
             with mpmath.workdps(40):
                 b, s, t = mpmath.mpf(dim) / 2, mpmath.mpf(cases[i][0]), mpmath.mpf(cases[i][1])
@@ -174,13 +174,12 @@ def test_gradients_stay_finite_where_points_meet() -> None:
     assert gradients[0][2].abs().max() > 0.01
 
 
-def test_bad_input() -> None:
-    w, m, v = parameters(2, dim=3, seed=13)
-    full = MultivariateNormalMixture(w, m, Full(torch.eye(3, dtype=torch.float64).expand(2, 3, 3)))
-    diagonal = MultivariateNormalMixture(w, m, Diagonal(v.unsqueeze(-1).expand(2, 3)))
-    with pytest.raises(ValueError, match=r"p must have Spherical.*; got full ones\. Use sliced_cramer_loss"):
-        spherical_cramer_squared(full, m)
-    with pytest.raises(ValueError, match=r"q must have Spherical.*; got diagonal ones\. Use sliced_cramer_loss"):
-        spherical_cramer_squared(m, diagonal)
-    with pytest.raises(ValueError, match=r"p and q must have one dimension; got 3 and 2"):
-        spherical_cramer_squared(m, m[:, :2])
+@pytest.mark.parametrize("dim", [2, 3, 20, 200])
+def test_the_general_distance_of_spherical_mixtures(dim: int) -> None:
+    p, q = mixture(*parameters(3, dim=dim, seed=13)), mixture(*parameters(4, dim=dim, seed=14))
+    y = torch.randn(6, dim, generator=torch.Generator().manual_seed(15), dtype=torch.float64)
+    for other in (q, y):
+        truth = spherical_cramer_squared(p, other).item()
+        found = sliced_cramer_loss(p, other, tolerance=1e-11).item()
+        assert found == pytest.approx(truth, abs=1e-9)
+        assert 1.01 * found != pytest.approx(truth, abs=1e-9)

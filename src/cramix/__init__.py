@@ -4,19 +4,19 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cramix import directions, parameters
-from cramix.distance.cramer import cramer_distance
+from cramix.distance.cramer.distance import cramer_distance
 from cramix.distance.likelihood import kl_divergence
 from cramix.distance.lp import lp_distance
+from cramix.distance.prepared import PreparedTarget
 from cramix.distance.sliced import sliced_cramer_distance
-from cramix.distance.spherical import spherical_cramer_squared
-from cramix.distance.wasserstein import sliced_wasserstein, wasserstein
+from cramix.distance.wasserstein import sliced_wasserstein_distance, wasserstein_distance
 from cramix.fitting import FitResult, Selection, compress, fit, select
 from cramix.io import load, save
 from cramix.loss import (
     BlendedLoss,
     CramerLoss,
-    EnergyScore,
-    NLLLoss,
+    EnergyScoreLoss,
+    MixtureNLLLoss,
     SlicedCramerLoss,
     blended_loss,
     cramer_loss,
@@ -24,7 +24,8 @@ from cramix.loss import (
     crps,
     density_l2_loss,
     energy_score,
-    negative_log_likelihood_loss,
+    energy_score_loss,
+    nll_loss,
     sliced_cramer_loss,
     sliced_wasserstein_loss,
 )
@@ -42,15 +43,16 @@ __all__ = [
     "ConvergenceWarning",
     "CramerLoss",
     "Diagonal",
-    "EnergyScore",
+    "EnergyScoreLoss",
     "Factor",
     "FitResult",
     "Full",
     "MixtureHead",
+    "MixtureNLLLoss",
     "MixtureTensors",
     "MultivariateNormalMixture",
-    "NLLLoss",
     "NormalMixture",
+    "PreparedTarget",
     "Selection",
     "SlicedCramerLoss",
     "Spherical",
@@ -64,20 +66,20 @@ __all__ = [
     "density_l2_loss",
     "directions",
     "energy_score",
+    "energy_score_loss",
     "fit",
     "kl_divergence",
     "load",
     "lp_distance",
-    "negative_log_likelihood_loss",
+    "nll_loss",
     "parameters",
     "save",
     "select",
     "sliced_cramer_distance",
     "sliced_cramer_loss",
-    "sliced_wasserstein",
+    "sliced_wasserstein_distance",
     "sliced_wasserstein_loss",
-    "spherical_cramer_squared",
-    "wasserstein",
+    "wasserstein_distance",
 ]
 
 if find_spec("sklearn"):

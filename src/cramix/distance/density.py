@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.distance.operands import common_batch
-from cramix.mixture import Covariance, Diagonal, Full, MultivariateNormalMixture, NormalMixture, Spherical
+from cramix.distance.operands import Mixture, common_batch, promoted_mixtures, require_mixture
+from cramix.mixture import Covariance, Diagonal, Full, NormalMixture, Spherical
 from cramix.mixture.components import whitened_log_density
 
 
@@ -21,41 +21,40 @@ class _Side(NamedTuple):
     covariances: Covariance
 
 
-def density_l2_squared(
-    p: NormalMixture | MultivariateNormalMixture, q: NormalMixture | MultivariateNormalMixture
-) -> Tensor:
+def density_l2_squared(p: Mixture, q: Mixture) -> Tensor:
     """Return `integral (f - g)^2 dx` in closed form, `(*batch)`; a ValueError for atoms, which have no density.
 
-    Both are univariate or both multivariate. A density in many dimensions may be as large as `(2 pi s^2)^(-d/2)`: what
-    leaves the range of the dtype is infinite, never NaN.
+    Both are univariate or both multivariate. Densities in many dimensions may be as large as `(2 pi s^2)^(-d/2)`:
+    results beyond the range of the dtype are infinite, never NaN.
 
     Example:
         >>> p = NormalMixture(torch.tensor([1.0]), torch.tensor([0.0]), torch.tensor([1.0]))
         >>> density_l2_squared(p, p.affine(1.0, 1.0))
         tensor(0.1248)
     """
-    a, b = _side("p", p), _side("q", q)
+    require_mixture("p", p)
+    require_mixture("q", q)
     common_batch(p, q)
+    p, q = promoted_mixtures(p, q)
+    a, b = _side(p), _side(q)
     pairs = [_overlaps(*sides) for sides in ((a, b), (a, a), (b, b))]
-    # In units of the largest density, lest two infinities are subtracted.
+    # In units of the largest density, so that no infinities are subtracted.
     largest = [torch.where(weights > 0, logs, -torch.inf).detach().amax((-1, -2)) for weights, logs in pairs]
     unit = torch.stack(torch.broadcast_tensors(*largest)).amax(0)
     cross, within_p, within_q = (_sum(weights, logs - unit[..., None, None]) for weights, logs in pairs)
     squared = (within_p + within_q - 2 * cross).clamp_min(0)
-    size = torch.where(squared > 0, unit, 0).exp()  # nothing, times infinity, shall be nothing
+    size = torch.where(squared > 0, unit, 0).exp()  # 0 times infinity is 0 here
     return (squared * size).to(torch.promote_types(p.means.dtype, torch.float32))
 
 
-def _side(name: str, side: NormalMixture | MultivariateNormalMixture) -> _Side:
-    if isinstance(side, NormalMixture):
-        side.refuse_atoms("the L2 distance of densities")
-        covariances: Covariance = Spherical(side.scales.double().square())
-        return _Side(side.weights.double(), side.means.double().unsqueeze(-1), covariances)
-    if isinstance(side, MultivariateNormalMixture):
-        side.refuse_points("the L2 distance of densities")
-        kind = side.covariance_kind
-        return _Side(side.weights.double(), side.means.double(), kind.like(kind.values.double()))
-    raise ValueError(f"{name} must be a mixture; got {type(side).__name__}. Samples have no density.")
+def _side(mixture: Mixture) -> _Side:
+    if isinstance(mixture, NormalMixture):
+        mixture._require_density("the L2 distance of densities")
+        covariances: Covariance = Spherical(mixture.scales.double().square())
+        return _Side(mixture.weights.double(), mixture.means.double().unsqueeze(-1), covariances)
+    mixture._require_density("the L2 distance of densities")
+    wide = mixture.to(dtype=torch.float64)
+    return _Side(wide.weights, wide.means, wide.covariance_kind)
 
 
 def _overlaps(p: _Side, q: _Side) -> tuple[Tensor, Tensor]:
@@ -64,7 +63,7 @@ def _overlaps(p: _Side, q: _Side) -> tuple[Tensor, Tensor]:
     dim = offset.shape[-1]
     total: Covariance
     if p.covariances.axis_aligned and q.covariances.axis_aligned:
-        total = Diagonal(p.covariances.spread().unsqueeze(-2) + q.covariances.spread().unsqueeze(-3))
+        total = Diagonal(p.covariances.compact().unsqueeze(-2) + q.covariances.compact().unsqueeze(-3))
     else:
         total = Full(p.covariances.matrices(dim).unsqueeze(-3) + q.covariances.matrices(dim).unsqueeze(-4))
     z, log_diagonal = total.whiten(offset)
@@ -72,5 +71,5 @@ def _overlaps(p: _Side, q: _Side) -> tuple[Tensor, Tensor]:
 
 
 def _sum(weights: Tensor, logs: Tensor) -> Tensor:
-    """Return the sum over pairs; only a pair of weight 0 can be out of range, and must not make the sum NaN."""
+    """Return the sum over pairs; only pairs of weight 0 can be out of range, and must not make the sum NaN."""
     return (weights * logs.clamp_max(700).exp()).sum((-1, -2))

@@ -1,8 +1,8 @@
 """Kummer's confluent hypergeometric function `1F1(a; b; -x)`, for means over the sphere (docs/others.md, eq. O1 to O5).
 
 For `a = 1/2 + m` it is the mean of `exp(-x T)` over `T ~ Beta(a, b - a)`, an integral of positive numbers for every x.
-Up to `_FEW` a Gauss-Jacobi rule of fixed nodes takes it. Beyond, `T = tanh(y)^2` makes the integrand a bump that falls
-to nothing on either side, and the trapezoid rule in steps of a fraction of its width converges geometrically.
+Up to `_SMALL_X` a Gauss-Jacobi rule with fixed nodes computes it. Beyond, `T = tanh(y)^2` makes the integrand a bump
+that decays on both sides, and the trapezoid rule in steps of a fraction of its width converges geometrically.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch.autograd import Function
 from cramix.torch_internals import readable
 
 # Up to this x the Gauss-Jacobi rule is exact to rounding: its error is below 2 (x / 4)^(2n) / (2n)!.
-_FEW = 50.0
+_SMALL_X = 50.0
 _JACOBI_NODES = 32
-# Step of the trapezoid rule in widths of the bump, and the number of steps after which nothing is left of it.
+# Step of the trapezoid rule in widths of the bump, and the number of steps after which the rest is negligible.
 _STEP = 0.4
 _STEPS = 24
 
@@ -30,7 +30,7 @@ def kummer(a: float, b: float, x: Tensor) -> Tensor:
 
     Args:
         a: -1/2, 1/2, 3/2 and so on.
-        b: at least a and 1/2: half of the dimension in what follows.
+        b: at least a and 1/2; half the dimension for means over the sphere.
         x: numbers >= 0 of any shape.
 
     Example:
@@ -38,10 +38,7 @@ def kummer(a: float, b: float, x: Tensor) -> Tensor:
         tensor([1.0000, 0.7468, 0.4410])
     """
     if (a + 0.5) % 1 or a < -0.5 or b < max(a, 0.5):
-        raise ValueError(
-            f"a must be half an odd number >= -1/2, and b at least a and 1/2; got a = {a} and b = {b}. "
-            "Use a = 1/2 or -1/2 and half of the dimension."
-        )
+        raise ValueError(f"a must be half an odd number >= -1/2, and b at least a and 1/2; got a = {a} and b = {b}.")
     return _Kummer.apply(x, a, b)
 
 
@@ -60,7 +57,7 @@ def gamma_ratio(z: float) -> float:
 
 
 class _Kummer(Function):
-    """`d/dx 1F1(a; b; -x) = -(a / b) 1F1(a + 1; b + 1; -x)`, which is of the same kind."""
+    """`d/dx 1F1(a; b; -x) = -(a / b) 1F1(a + 1; b + 1; -x)`, which has the same form."""
 
     generate_vmap_rule = True
 
@@ -85,32 +82,34 @@ def _mean_of_exp(x: Tensor, a: float, c: float) -> Tensor:
     """Return `E exp(-x T)` for `T ~ Beta(a, c)`; for c = 0, T is 1."""
     if c == 0:
         return torch.exp(-x)
-    few = x < _FEW
-    if readable(x) and few.all():
+    small = x < _SMALL_X
+    if readable(x) and small.all():
         return _jacobi(x, a, c)
-    return torch.where(few, _jacobi(torch.where(few, x, 0), a, c), _trapezoid(torch.where(few, _FEW, x), a, c))
+    return torch.where(
+        small, _jacobi(torch.where(small, x, 0), a, c), _trapezoid(torch.where(small, _SMALL_X, x), a, c)
+    )
 
 
 def _jacobi(x: Tensor, a: float, c: float) -> Tensor:
-    places, masses = _jacobi_rule(a, c)
+    nodes, masses = _jacobi_rule(a, c)
     total = torch.zeros_like(x)
-    for place, mass in zip(places, masses, strict=True):
-        total += mass * torch.exp(-place * x)
+    for node, mass in zip(nodes, masses, strict=True):
+        total += mass * torch.exp(-node * x)
     return total
 
 
 def _trapezoid(x: Tensor, a: float, c: float) -> Tensor:
     """Return `2 / B(a, c)` times the integral of `tanh(y)^(2a - 1) cosh(y)^(-2c) exp(-x tanh(y)^2)` over y > 0."""
-    power = int(2 * a - 1)  # even, so that the integrand is, too, and the rule is one on the whole line
+    power = int(2 * a - 1)  # even, so that the integrand is even too, and the rule covers the whole line
     root = x.sqrt()
     step = _STEP * (x + c).rsqrt()
     total = torch.full_like(x, 0.5 if power == 0 else 0)
     for i in range(1, _STEPS + 1):
         y = i * step
-        place = torch.tanh(y)
-        # log cosh(y) without the loss of digits of the direct formula at small y.
-        total += place**power * torch.exp(-(root * place).square() + c * torch.log1p(-place.square()))
-    # 1 / B(a, c) = Gamma(a + c) / (Gamma(a) Gamma(c)), from Gamma(1/2) = sqrt(pi) on in steps of one.
+        at = torch.tanh(y)
+        # log cosh(y) in a form that loses no digits at small y.
+        total += at**power * torch.exp(-(root * at).square() + c * torch.log1p(-at.square()))
+    # 1 / B(a, c) = Gamma(a + c) / (Gamma(a) Gamma(c)), from Gamma(1/2) = sqrt(pi) in steps of one.
     constant = gamma_ratio(c) / math.sqrt(math.pi)
     for j in range(round(a - 0.5)):
         constant *= (c + 0.5 + j) / (0.5 + j)
@@ -129,5 +128,5 @@ def _jacobi_rule(a: float, c: float) -> tuple[list[float], list[float]]:
     double = 2 * m + total
     later = 4 * m * (m + a - 1) * (m + c - 1) * (m + total) / (double**2 * (double + 1) * (double - 1))
     beside = np.sqrt(np.append(first, later))
-    places, vectors = np.linalg.eigh(np.diag(centre) + np.diag(beside, -1))
-    return (0.5 + 0.5 * places).tolist(), np.square(vectors[0]).tolist()
+    nodes, vectors = np.linalg.eigh(np.diag(centre) + np.diag(beside, -1))
+    return (0.5 + 0.5 * nodes).tolist(), np.square(vectors[0]).tolist()

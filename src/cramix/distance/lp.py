@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from cramix.distance.cramer import cramer_distance
-from cramix.distance.operands import Operand, operands
-from cramix.distance.root import root
+from cramix.distance.cramer.atoms import mass_below_and_above
+from cramix.distance.cramer.distance import cramer_distance
+from cramix.distance.cramer.signature import Operand, operand_of
+from cramix.distance.derivatives import root
+from cramix.distance.kernels import normalized
+from cramix.distance.operands import as_operands, in_kind_of
 from cramix.mixture import NormalMixture, components
 from cramix.quadrature import gauss_legendre, panel_edges
 
@@ -19,42 +22,54 @@ _PIECES = 4
 _BISECTIONS = 60
 
 
-def lp_distance(p: NormalMixture | Tensor, q: NormalMixture | Tensor, p_order: float = 2.0) -> Tensor:
+def lp_distance(p: Any, q: Any, order: float = 2.0) -> Tensor:
     """Return `l_p(p, q)` for any order >= 1, `(*batch)`: order 1 is Wasserstein's W1, order 2 the Cramér distance.
 
-    Gauss-Legendre panels cut at every root of F - G, where the integrand has a kink: computed in float64, to a relative
-    error of 1e-9 plus 1e-16 over the largest difference of F and G. Gradients reach weights, means and scales, and
-    samples given as a tensor or by `from_samples`.
+    Gauss-Legendre panels are cut at every root of F - G, where the integrand has a kink. They are computed in float64,
+    to a relative error of 1e-9 plus 1e-16 over the largest difference of F and G. Gradients reach weights, means and
+    scales, and samples.
+
+    Args:
+        p: mixture with batch shape `(*batch)`, or samples `(n,)`.
+        q: the same; batch shapes broadcast, and samples need another side without batch.
+        order: the exponent, >= 1 and finite.
 
     Example:
         >>> p = NormalMixture(torch.tensor([1.0]), torch.tensor([0.0]), torch.tensor([1.0]))
         >>> lp_distance(p, p.affine(3.0, 1.0), 1.0)
         tensor(3.)
     """
-    if not 1 <= p_order < float("inf"):
-        raise ValueError(f"p_order must be >= 1 and finite; got {p_order}. Use 1 for Wasserstein, 2 for Cramér.")
-    if p_order == 2:
+    if not 1 <= order < float("inf"):
+        raise ValueError(f"order must be >= 1 and finite; got {order}.")
+    if order == 2:
         return cramer_distance(p, q)
-    p_side, q_side, dtype = operands(p, q)
-    batch = torch.broadcast_shapes(p_side.means.shape[:-1], q_side.means.shape[:-1])
+    a, b, _, _ = as_operands(NormalMixture, p, q)
+    return in_kind_of(_distance(operand_of(a), operand_of(b), order), p, q)
+
+
+def _distance(p: Operand, q: Operand, order: float) -> Tensor:
+    batch = torch.broadcast_shapes(p.means.shape[:-1], q.means.shape[:-1])
     if batch.numel() == 0:
-        return p_side.means.new_empty(batch)
-    integral, unit = _integral([_flat(side, batch) for side in (p_side, q_side)], p_order)
-    return (root(integral, p_order) * unit).reshape(batch).to(dtype)
+        return p.means.new_empty(batch)
+    integral, unit = _integral([flat_in_float64(side, batch) for side in (p, q)], order)
+    return (root(integral, order) * unit).reshape(batch).to(p.means.dtype)
 
 
-def _flat(side: Operand, batch: torch.Size) -> Operand:
+def flat_in_float64(side: Operand, batch: torch.Size) -> Operand:
+    """Return a side with one batch axis, `(B, k)`, in float64, with weights that sum to one."""
+
     def flat(x: Tensor) -> Tensor:
         return x.double().expand(*batch, -1).reshape(-1, x.shape[-1])
 
-    return Operand(flat(side.weights), flat(side.means), None if side.scales is None else flat(side.scales))
+    weights, _ = normalized(flat(side.weights))
+    return Operand(weights, flat(side.means), None if side.scales is None else flat(side.scales))
 
 
 def _integral(sides: list[Operand], order: float) -> tuple[Tensor, Tensor]:
-    """Integrate `|F - G|^order` in units of the largest difference, lest high orders underflow; return both, `(B,)`."""
+    """Integrate `|F - G|^order` in units of the largest difference, as high orders underflow; return both, `(B,)`."""
     smooth = [(sign, s) for sign, s in zip((1.0, -1.0), sides, strict=True) if s.scales is not None]
     steps = [(sign, s) for sign, s in zip((1.0, -1.0), sides, strict=True) if s.scales is None]
-    # Edges that are atoms move with them, which is all the gradient an atom's place needs.
+    # Edges at atoms move with them, which is the whole gradient of the location of an atom.
     sources = [s.means for _, s in steps]
     if smooth:
         means, scales = (torch.cat([getattr(s, name).detach() for _, s in smooth], -1) for name in ("means", "scales"))
@@ -74,23 +89,20 @@ def _integral(sides: list[Operand], order: float) -> tuple[Tensor, Tensor]:
 
 
 def _smooth_part(x: Tensor, smooth: list[tuple[float, Operand]]) -> Tensor:
-    """The part of F - G from components with scales, `(B, n)`."""
+    """Return the part of F - G from components with scales, `(B, n)`."""
     total = torch.zeros_like(x)
     for sign, s in smooth:
         assert s.scales is not None
-        weights = s.weights / s.weights.sum(-1, keepdim=True)
         each = components.cdf(x.unsqueeze(-1), s.means.unsqueeze(1), s.scales.unsqueeze(1))
-        total = total + sign * (each @ weights.unsqueeze(-1)).squeeze(-1)
+        total = total + sign * (each @ s.weights.unsqueeze(-1)).squeeze(-1)
     return total
 
 
 def _level(x: Tensor, steps: list[tuple[float, Operand]]) -> Tensor:
-    """The part of F - G from samples, `(B, n)`."""
+    """Return the part of F - G from samples, `(B, n)`."""
     total = torch.zeros_like(x)
     for sign, s in steps:
-        points, order = s.means.detach().sort(-1)
-        weights = (s.weights / s.weights.sum(-1, keepdim=True)).gather(-1, order)
-        total = total + sign * pad(weights.cumsum(-1), (1, 0)).gather(-1, torch.searchsorted(points, x, right=True))
+        total = total + sign * mass_below_and_above(x, s.means.detach(), s.weights)[0]
     return total
 
 

@@ -1,98 +1,280 @@
-"""What a distance is taken between: mixtures or samples, checked at the door and brought to one form."""
+"""What losses, scores and distances compare: the one place that decides what their arguments mean.
+
+- The prediction p of a loss or score is a mixture.
+- A tensor target of a batched p has the shape of one draw, `(*batch)` or `(*batch, d)`: one observation each.
+- A tensor target of a p without batch is one observation, or a set of samples `(n,)` or `(n, d)`; a score takes it as n
+  observations.
+- A mixture target of a loss has the batch shape of p, unless one of the two has none.
+- Distances take mixtures whose batch shapes broadcast. A tensor is a set of samples, if the other side has no batch.
+
+Everything else is an error. Arrays, tables and numbers are accepted wherever tensors are. Dtypes are promoted as torch
+does, and devices must agree.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from cramix.checks import check_broadcast, check_floating
-from cramix.mixture import MultivariateNormalMixture, NormalMixture
-from cramix.torch_internals import in_transform, plain_eager
+from cramix.arrays import as_tensor, check_one_device, is_number, to_numpy
+from cramix.checks import check_broadcast, check_choice, check_finite
+from cramix.distance.prepared import PreparedTarget
+from cramix.mixture import MultivariateNormalMixture, NormalMixture, base
+from cramix.torch_internals import readable
+
+Mixture = NormalMixture | MultivariateNormalMixture
+M = TypeVar("M", bound=base.Mixture)
 
 _CURES = {
-    "MultivariateNormalMixture": "Use sliced_cramer_loss, or project.",
-    "NormalMixture": "Use cramer_loss.",
-    "MixtureSameFamily": "Convert it with from_torch.",
+    "MultivariateNormalMixture": " See sliced_cramer_loss, or project it.",
+    "NormalMixture": " See cramer_loss.",
+    "MixtureSameFamily": " Convert it with from_torch.",
 }
 
 
-class Operand(NamedTuple):
-    """Weights, means and scales `(*batch, k)` in float32 or float64; no scales for samples, which are all atoms."""
+class Target(NamedTuple):
+    """A prediction and what it is compared with, of one dtype."""
 
-    weights: Tensor
-    means: Tensor
-    scales: Tensor | None
-
-    @property
-    def needs_grad(self) -> bool:
-        """Whether gradients may be asked for; inside a function transform that cannot be known, so yes."""
-        weights, means, scales = self
-        tensors = (weights, means) if scales is None else (weights, means, scales)
-        for x in tensors:
-            if x.requires_grad and torch.is_grad_enabled():
-                return True
-        return not plain_eager() and not torch.compiler.is_compiling() and any(map(in_transform, tensors))
+    p: Any  # the mixture p
+    q: Any  # a mixture: one sample for each batch element of p, a set of samples, or the target mixture itself
+    batch: torch.Size  # of the losses
+    weight: Tensor | None = None  # of the losses, (*batch): sample_weight, and 0 where the target is missing
+    present: Tensor | None = None  # (*batch), False where the target is missing; None if none is
+    prepared: PreparedTarget | None = None
 
 
-def operands(p: NormalMixture | Tensor, q: NormalMixture | Tensor) -> tuple[Operand, Operand, torch.dtype]:
-    """Return both sides of a distance and the dtype of its result, float32 at least: losses leave half's range."""
-    p, q = _mixture("p", p), _mixture("q", q)
-    check_floating(p=p.means, q=q.means)
-    check_broadcast("Batch shapes are all axes but the last.", p=p.batch_shape, q=q.batch_shape)
-    dtype = torch.float64 if p.means.dtype == torch.float64 else torch.float32
-    return _operand(p, dtype), _operand(q, dtype), dtype
+def as_target(
+    p: Any, target: Any, sample_weight: Any = None, missing: str = "error", kind: type | None = None
+) -> Target:
+    """Decide what the target of a loss is; see the rules above.
+
+    Args:
+        p: the prediction, a mixture.
+        target: observations, samples, a mixture or a `PreparedTarget`.
+        sample_weight: `(*batch)`, or `(n,)` for a set of samples.
+        missing: "error", or "ignore" for observations and samples with a NaN.
+        kind: `NormalMixture` or `MultivariateNormalMixture`, if p must be that.
+    """
+    require_mixture("p", p, kind)
+    check_choice("missing", missing, ("error", "ignore"))
+    if isinstance(target, Mixture | PreparedTarget):
+        return _mixture_target(p, target, sample_weight)
+    x = _tensor("target", target, p)
+    p, x = promoted_with(p, x)
+    if x.shape == p.batch_shape + p.event_shape:
+        return _one_observation_each(p, x, sample_weight, missing)
+    if p.batch_shape or not _is_set(p, x):
+        raise _wrong_shape("target", p, x, "a set of samples")
+    return _set_of_samples(p, x, sample_weight, missing)
 
 
-def _mixture(name: str, side: NormalMixture | Tensor) -> NormalMixture:
-    if isinstance(side, NormalMixture):
-        return side
-    if isinstance(side, Tensor):
-        return NormalMixture.from_samples(side, name=name)
-    raise ValueError(f"{name} must be a NormalMixture or a tensor of samples; {_got(side)}")
+def as_observations(p: M, y: Any, name: str = "y") -> tuple[M, Tensor]:
+    """Return p and observations for a score, `(*batch)` or `(*batch, d)`, of one dtype; a p without batch takes n."""
+    x = _tensor(name, y, p)
+    p, x = promoted_with(p, x)
+    if x.shape != p.batch_shape + p.event_shape and (p.batch_shape or not _is_set(p, x)):
+        raise _wrong_shape(name, p, x, "n observations")
+    if readable(x):
+        check_finite(**{name: x})
+    return p, x
 
 
-def _operand(side: NormalMixture, dtype: torch.dtype) -> Operand:
-    weights, means, scales = side.weights, side.means, None if side.only_atoms else side.scales
-    if means.dtype == dtype:
-        return Operand(weights, means, scales)
-    return Operand(weights.to(dtype), means.to(dtype), None if scales is None else scales.to(dtype))
+def as_operands(kind: type[M], p: Any, q: Any) -> tuple[M, M, PreparedTarget | None, PreparedTarget | None]:
+    """Return both sides of a distance as mixtures of one dtype, with batch shapes that broadcast, and prepared ones."""
+    prepared = [side if isinstance(side, PreparedTarget) else None for side in (p, q)]
+    p, q = (side.mixture if isinstance(side, PreparedTarget) else side for side in (p, q))
+    a, b = _as_operand("p", p, kind, q), _as_operand("q", q, kind, p)
+    if a.event_shape != b.event_shape:
+        raise ValueError(f"p and q must have one dimension; got {a.event_shape[0]} and {b.event_shape[0]}.")
+    check_broadcast("Batch shapes come before components.", p=a.batch_shape, q=b.batch_shape)
+    a, b = promoted_mixtures(a, b)
+    x, y = (None if side is None else side.in_dtype(a.means.dtype) for side in prepared)
+    return a, b, x, y
 
 
-def multivariate_operands(
-    p: MultivariateNormalMixture | Tensor, q: MultivariateNormalMixture | Tensor
-) -> tuple[MultivariateNormalMixture, MultivariateNormalMixture]:
-    """Return both sides of a distance as mixtures in one space, with batch shapes that broadcast."""
-    p, q = _multivariate("p", p), _multivariate("q", q)
-    check_floating(p=p.means, q=q.means)
-    if p.dim != q.dim:
-        raise ValueError(f"p and q must have one dimension; got {p.dim} and {q.dim}. See marginal and affine.")
-    check_broadcast("Batch shapes come before components.", p=p.batch_shape, q=q.batch_shape)
-    return p, q
+def require_mixture(name: str, x: Any, kind: type | None = None) -> None:
+    """Raise a ValueError unless x is a mixture, of the given kind."""
+    if isinstance(x, Mixture if kind is None else kind):
+        return
+    wanted = "a mixture" if kind is None else f"a {kind.__name__}"
+    cure = " For samples see from_samples." if isinstance(x, Tensor) else _CURES.get(type(x).__name__, "")
+    raise ValueError(f"{name} must be {wanted}; got {type(x).__name__}.{cure}")
 
 
-def _multivariate(name: str, side: MultivariateNormalMixture | Tensor) -> MultivariateNormalMixture:
-    if isinstance(side, MultivariateNormalMixture):
-        return side
-    if isinstance(side, Tensor):
-        return MultivariateNormalMixture.from_samples(side, name=name)
-    raise ValueError(f"{name} must be a MultivariateNormalMixture or a tensor of samples (*batch, n, d); {_got(side)}")
+def promoted_mixtures(p: M, q: M) -> tuple[M, M]:
+    """Return two mixtures on one device in the dtype that torch promotes theirs to."""
+    if p.means.dtype == q.means.dtype and p.means.device == q.means.device:
+        return p, q
+    check_one_device(p=p.means, q=q.means)
+    dtype = torch.promote_types(p.means.dtype, q.means.dtype)
+    return p.to(dtype=dtype), q.to(dtype=dtype)
 
 
-def _got(side: object) -> str:
-    name = type(side).__name__
-    return f"got {name}. {_CURES.get(name, 'Use torch.as_tensor for samples.')}"
+def promoted_with(p: M, x: Tensor) -> tuple[M, Tensor]:
+    """Return a mixture and a tensor in the dtype that torch promotes theirs to; a single number does not widen it."""
+    if p.means.dtype == x.dtype and p.means.device == x.device:
+        return p, x
+    check_one_device(p=p.means, target=x)
+    dtype = torch.promote_types(p.means.dtype, x.dtype) if x.ndim else p.means.dtype
+    return p.to(dtype=dtype), x.to(dtype)
 
 
-def common_batch(
-    p: NormalMixture | MultivariateNormalMixture, q: NormalMixture | MultivariateNormalMixture
-) -> torch.Size:
-    """Require two mixtures in one space, and return what their batch shapes broadcast to."""
-    check_floating(p=p.means, q=q.means)
+def in_kind_of(result: Tensor, *inputs: Any) -> Any:
+    """Return a result as NumPy's if it was computed from arrays or tables alone."""
+    torchlike = Tensor | NormalMixture | MultivariateNormalMixture | PreparedTarget
+    if any(isinstance(x, torchlike) or is_number(x) for x in inputs):
+        return result
+    return to_numpy(result)[()]
+
+
+def common_batch(p: Mixture, q: Mixture) -> torch.Size:
+    """Require two mixtures in one space, and return the shape that their batch shapes broadcast to."""
+    check_one_device(p=p.means, q=q.means)
     if p.event_shape != q.event_shape:
-        raise ValueError(
-            f"p and q must live in one space; got event shapes {tuple(p.event_shape)} and {tuple(q.event_shape)}. "
-            "See marginal and affine."
-        )
+        raise ValueError(f"p and q must have one event shape; got {tuple(p.event_shape)} and {tuple(q.event_shape)}.")
     return check_broadcast("Batch shapes come before components.", p=p.batch_shape, q=q.batch_shape)
+
+
+def _tensor(name: str, x: Any, p: base.Mixture) -> Tensor:
+    if isinstance(x, torch.distributions.Distribution) or x is None:
+        cure = _CURES.get(type(x).__name__, "")
+        raise ValueError(f"{name} must be a tensor, an array or a mixture; got {type(x).__name__}.{cure}")
+    return as_tensor(name, x, p.means)
+
+
+def _is_set(p: base.Mixture, x: Tensor) -> bool:
+    return x.ndim == 1 + len(p.event_shape) and x.shape[0] > 0 and x.shape[1:] == p.event_shape
+
+
+def _wrong_shape(name: str, p: base.Mixture, x: Tensor, several: str) -> ValueError:
+    draw, got = tuple(p.batch_shape + p.event_shape), tuple(x.shape)
+    if p.batch_shape:
+        rule = f"{name} must have the shape of one draw of p, {draw}: one observation each"
+        cure = f" For one set of samples for all use {type(p).__name__}.from_samples." if name == "target" else ""
+        return ValueError(f"{rule}; got {got}.{cure}")
+    shape = f"(n, {p.event_shape[0]})" if p.event_shape else "(n,)"
+    return ValueError(f"{name} must be one observation {draw} or {several} {shape}, n >= 1; got {got}.")
+
+
+def _of_samples(p: Any, name: str, x: Tensor, weights: Tensor | None = None) -> Any:
+    return type(p)._of_samples(name, x, weights)
+
+
+def _one_observation_each(p: Any, x: Tensor, sample_weight: Any, missing: str) -> Target:
+    weight = observation_weights(sample_weight, p.batch_shape, p)
+    present = None
+    if missing == "ignore":
+        event = tuple(range(-len(p.event_shape), 0))
+        gone = x.isnan().any(event) if event else x.isnan()
+        if not readable(x) or bool(gone.any()):
+            # The loss of a missing observation is computed at a mean of p, as a constant, and then set to 0.
+            instead = (p.means[..., 0, :] if p.event_shape else p.means[..., 0]).detach()
+            x = torch.where(gone.unsqueeze(-1) if p.event_shape else gone, instead, x)
+            p, present = _constant_where(gone, p), ~gone
+            counted = present.to(p.means.dtype)
+            weight = counted if weight is None else weight * counted
+    q = _of_samples(p, "target", x.unsqueeze(-1 - len(p.event_shape)))
+    return Target(p, q, p.batch_shape, weight, present)
+
+
+def _constant_where(mask: Tensor, p: Any) -> Any:
+    """Return p with batch elements that have no gradient, where the mask `(*batch)` is True."""
+
+    def constant(x: Tensor) -> Tensor:
+        return torch.where(mask.view(*mask.shape, *(1,) * (x.ndim - mask.ndim)), x.detach(), x)
+
+    return p._of_whole(*map(constant, p._whole()))
+
+
+def _set_of_samples(p: Any, x: Tensor, sample_weight: Any, missing: str) -> Target:
+    weights = None
+    if sample_weight is not None:
+        weights = _weights("sample_weight", sample_weight, x.shape[:1], p)
+    if missing == "ignore":
+        x, weights = _without_missing(x, weights)
+    return Target(p, _of_samples(p, "target", x, weights), torch.Size())
+
+
+def _without_missing(x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Drop samples with a NaN; where values cannot be inspected, give them the weight 0 instead."""
+    present = ~(x.isnan().any(-1) if x.ndim == 2 else x.isnan())
+    if readable(x):
+        if not bool(present.any()):
+            raise ValueError(f"target must hold at least one sample without NaN; got {len(x)} with NaN.")
+        return x[present], None if weights is None else weights[present]
+    mask = present.unsqueeze(-1) if x.ndim == 2 else present
+    centre = torch.where(mask, x, 0).sum(0) / present.sum()
+    counted = present.to(x.dtype)
+    return torch.where(mask, x, centre), counted if weights is None else weights * counted
+
+
+def _mixture_target(p: Any, target: Any, sample_weight: Any) -> Target:
+    prepared = target if isinstance(target, PreparedTarget) else None
+    q = target.mixture if isinstance(target, PreparedTarget) else target
+    if q.event_shape != p.event_shape:
+        raise ValueError(f"target must be a {_described(p)}, as p is; got a {_described(q)}.")
+    if p.batch_shape and q.batch_shape and p.batch_shape != q.batch_shape:
+        raise ValueError(
+            f"target must have the batch shape of p, {tuple(p.batch_shape)}, or none; got {tuple(q.batch_shape)}. "
+            "Distances broadcast batch shapes."
+        )
+    batch = p.batch_shape or q.batch_shape
+    if sample_weight is not None and not batch:
+        raise ValueError(
+            "sample_weight must be None for a target that is a mixture, which has weights; "
+            f"got {type(sample_weight).__name__}."
+        )
+    p, q = promoted_mixtures(p, q)
+    if prepared is not None:
+        prepared = prepared.in_dtype(p.means.dtype)
+    return Target(p, q, batch, observation_weights(sample_weight, batch, p), prepared=prepared)
+
+
+def _described(mixture: Mixture) -> str:
+    space = f" in {mixture.event_shape[0]} dimensions" if mixture.event_shape else ""
+    return f"{type(mixture).__name__}{space}"
+
+
+def observation_weights(sample_weight: Any, batch: torch.Size, p: Mixture) -> Tensor | None:
+    """Return weights of observations or losses, `(*batch)`, >= 0, in the dtype of p; None if there are none."""
+    if sample_weight is None:
+        return None
+    weight = _weights("sample_weight", sample_weight, batch, p)
+    if readable(weight):
+        check_finite(sample_weight=weight)
+        if bool((weight < 0).any()):
+            raise ValueError(f"sample_weight must be >= 0; got min {weight.min().item():.3g}.")
+    return weight
+
+
+def _weights(name: str, weights: Any, shape: torch.Size, p: Mixture) -> Tensor:
+    tensor = as_tensor(name, weights, p.means)
+    if tensor.shape != shape:
+        raise ValueError(f"{name} must have shape {tuple(shape)}; got {tuple(tensor.shape)}.")
+    check_one_device(p=p.means, **{name: tensor})
+    return tensor.to(p.means.dtype)
+
+
+def _as_operand(name: str, side: Any, kind: type[M], other: Any) -> M:
+    if isinstance(side, kind):
+        return side
+    if isinstance(side, torch.distributions.Distribution) or side is None:
+        cure = _CURES.get(type(side).__name__, "")
+        raise ValueError(f"{name} must be a {kind.__name__} or samples; got {type(side).__name__}.{cure}")
+    like = other.means if isinstance(other, Mixture) else other if isinstance(other, Tensor) else None
+    like = like if like is not None and like.is_floating_point() else None
+    x = as_tensor(name, side, like)
+    if x.ndim != (1 if kind is NormalMixture else 2) or 0 in x.shape:
+        shape = "(n,)" if kind is NormalMixture else "(n, d)"
+        raise ValueError(
+            f"{name} must be a {kind.__name__} or samples {shape}, n >= 1; got shape {tuple(x.shape)}. "
+            "For a batch of sample sets use from_samples."
+        )
+    if isinstance(other, Mixture) and other.batch_shape:
+        raise ValueError(
+            f"{name} must be a mixture where the other side has a batch, {tuple(other.batch_shape)}; "
+            f"got samples {tuple(x.shape)}. Use {kind.__name__}.from_samples."
+        )
+    return cast("Any", kind)._of_samples(name, x)

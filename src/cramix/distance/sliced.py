@@ -6,46 +6,55 @@ Without slices it is a multiple of the energy distance (docs/math.md, eq. 24), w
 from __future__ import annotations
 
 import math
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cramix import directions as schemes
-from cramix.distance.cramer import cramer_squared
-from cramix.distance.multivariate.energy import energy_distance, moves
-from cramix.distance.operands import multivariate_operands
-from cramix.distance.root import root
-from cramix.distance.slices import check_directions, unit_vectors
+from cramix.arrays import as_tensor, check_one_device
+from cramix.checks import check_finite
+from cramix.distance.cramer.distance import cramer_of_mixtures
+from cramix.distance.derivatives import root
+from cramix.distance.energy.autograd import Energy, Operand, energy_distance, requires_grad
+from cramix.distance.energy.ladder import check_backend
+from cramix.distance.kernels import block_size
+from cramix.distance.operands import as_operands, in_kind_of
+from cramix.distance.prepared import PreparedTarget
 from cramix.mixture import MultivariateNormalMixture
-
-# Projected numbers at a time.
-_BLOCK = 1 << 22
+from cramix.torch_internals import readable
 
 
 def sliced_cramer_squared(
-    p: MultivariateNormalMixture | Tensor,
-    q: MultivariateNormalMixture | Tensor,
-    directions: str | int | Tensor = "exact",
+    p: Any,
+    q: Any,
+    directions: Any = "exact",
     normalization: str = "mean",
     *,
     tolerance: float = 1e-7,
-    target_term: bool = True,
+    target_self_energy: bool = True,
     generator: torch.Generator | None = None,
+    backend: str = "auto",
+    block: int | None = None,
 ) -> Tensor:
     """Return the Cramér loss of the projections over all directions, for each batch element, without reduction.
 
     Args:
-        p: mixture with batch shape `(*batch)`, or samples `(*batch, n, d)`.
+        p: mixture with batch shape `(*batch)`, samples `(n, d)`, or a `PreparedTarget`.
         q: the same; batch shapes broadcast.
         directions: "exact" for all of them, in closed form up to an integral; a number of random ones; or `(t, d)`
             vectors, of any length > 0, see `cramix.directions`.
         normalization: "mean" over the sphere; "integral", the mean times the sphere's area, as the paper defines it;
             "sum" over the slices, as the paper's algorithm computes it.
-        tolerance: of "exact", the error of a mean distance as a part of the size of the problem; float32 gives 1e-6.
-            Gradients of covariances are right to some hundred times as much.
-        target_term: whether to subtract the own term of q, which does not depend on p; "exact" takes all pairs of q
-            for it, once for tensors that stay the same. False if p is a mixture, and q if it is one needs no gradient.
+        tolerance: of "exact", the error of a mean distance relative to the size of the problem; float32 reaches 1e-6.
+            Gradients of covariances are accurate to a few hundred times the tolerance.
+        target_self_energy: whether to subtract the self energy of q, `1/2 E|Y - Y'|`, which does not depend on p. With
+            "exact" it is a sum over all pairs of q, computed at every call unless q is a `PreparedTarget`. It can be
+            left out if p is a mixture and q has no gradient or is points.
         generator: for random directions.
+        backend: the implementation of "exact", see `energy.ladder`.
+        block: numbers in the temporary arrays of one block; None for the best size.
 
     Returns:
         Losses `(*batch)`, in float32 for half-precision input.
@@ -55,19 +64,58 @@ def sliced_cramer_squared(
         >>> sliced_cramer_squared(p, torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
         tensor(0.2398)
     """
-    p, q = multivariate_operands(p, q)
-    check_directions(directions, p.means)
+    check_backend(backend)
     check_options(directions, normalization, tolerance)
-    if not target_term:
-        check_target_term(directions, p, q)
+    a, b, prepared_p, prepared_q = as_operands(MultivariateNormalMixture, p, q)
+    return sliced_cramer_of_mixtures(
+        a,
+        b,
+        directions,
+        normalization,
+        prepared_p=prepared_p,
+        prepared_q=prepared_q,
+        tolerance=tolerance,
+        target_self_energy=target_self_energy,
+        generator=generator,
+        backend=backend,
+        block=block,
+    )
+
+
+def sliced_cramer_of_mixtures(
+    p: MultivariateNormalMixture,
+    q: MultivariateNormalMixture,
+    directions: Any = "exact",
+    normalization: str = "mean",
+    *,
+    prepared_p: PreparedTarget | None = None,
+    prepared_q: PreparedTarget | None = None,
+    tolerance: float = 1e-7,
+    target_self_energy: bool = True,
+    generator: torch.Generator | None = None,
+    backend: str = "auto",
+    block: int | None = None,
+) -> Tensor:
+    """Return the losses of mixtures of one dtype, whose self energies may be known; see `sliced_cramer_squared`."""
+    directions = checked_directions(directions, p.means)
+    if not target_self_energy:
+        check_target_self_energy(directions, p, q)
     dtype = torch.promote_types(p.means.dtype, torch.float32)
-    p, q = p.to(dtype), q.to(dtype)
-    if isinstance(directions, str) and p.dim == 1 and target_term:
+    p, q = p.to(dtype=dtype), q.to(dtype=dtype)
+    if isinstance(directions, str) and p.dim == 1 and target_self_energy:
         directions = p.means.new_ones(1, 1)  # the sphere is two opposite points
     with torch.autocast(p.means.device.type, enabled=False):
         if isinstance(directions, str):
             tolerance = max(tolerance, 1e-6 if dtype == torch.float32 else 1e-14)
-            mean = sphere_factor(p.dim) * energy_distance(p, q, tolerance, target_term)
+            distance = energy_distance(
+                Operand(p, _known_energy(prepared_p, dtype, tolerance)),
+                Operand(q, _known_energy(prepared_q, dtype, tolerance) if target_self_energy else None),
+                tolerance,
+                target_self_energy=target_self_energy,
+                backend=backend,
+                block=block,
+            )
+            mean = sphere_factor(p.dim) * distance
         else:
             if not isinstance(directions, Tensor):
                 like = p.means
@@ -75,7 +123,7 @@ def sliced_cramer_squared(
                     directions, p.dim, generator=generator, dtype=like.dtype, device=like.device
                 )
             chosen = unit_vectors(directions.to(dtype))
-            total = _over_slices(p, q, chosen)
+            total = _over_slices(p, q, chosen, block)
             if normalization == "sum":
                 return total
             mean = total / len(chosen)
@@ -83,21 +131,35 @@ def sliced_cramer_squared(
 
 
 def sliced_cramer_distance(
-    p: MultivariateNormalMixture | Tensor,
-    q: MultivariateNormalMixture | Tensor,
-    directions: str | int | Tensor = "exact",
+    p: Any,
+    q: Any,
+    directions: Any = "exact",
     normalization: str = "mean",
     *,
     tolerance: float = 1e-7,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return the metric, the root of `sliced_cramer_squared`, `(*batch)`; the derivative at 0 is taken as 0."""
+    """Return the metric, the root of the sliced Cramér loss, `(*batch)`; the derivative at 0 is defined as 0.
+
+    Args:
+        p: mixture with batch shape `(*batch)`, samples `(n, d)`, or a `PreparedTarget`.
+        q: the same; batch shapes broadcast, and samples need another side without batch.
+        directions: "exact", a number of random slices, or directions `(t, d)`, see `cramix.directions`.
+        normalization: "mean" over the sphere, "integral" (times its area), or with slices their "sum".
+        tolerance: of "exact", the error of a mean distance relative to the size of the problem; float32 reaches 1e-6.
+        generator: for random slices.
+
+    Example:
+        >>> x = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+        >>> sliced_cramer_distance(x[:1], x[1:]).square()  # 5 times the mean of |cos|
+        tensor(3.1831)
+    """
     squared = sliced_cramer_squared(p, q, directions, normalization, tolerance=tolerance, generator=generator)
-    return root(squared, 2)
+    return in_kind_of(root(squared, 2), p, q)
 
 
 def sphere_factor(dim: int) -> float:
-    """Return `Gamma(d/2) / (sqrt(pi) Gamma((d+1)/2))`, the mean of |cos| over the sphere: from lengths to slices."""
+    """Return `Gamma(d/2) / (sqrt(pi) Gamma((d+1)/2))`, the mean of |cos| over the sphere, from lengths to slices."""
     return math.exp(math.lgamma(dim / 2) - math.lgamma((dim + 1) / 2)) / math.sqrt(math.pi)
 
 
@@ -106,30 +168,68 @@ def sphere_area(dim: int) -> float:
     return 2 * math.exp(0.5 * dim * math.log(math.pi) - math.lgamma(dim / 2))
 
 
-def _over_slices(p: MultivariateNormalMixture, q: MultivariateNormalMixture, directions: Tensor) -> Tensor:
+def unit_vectors(directions: Tensor) -> Tensor:
+    """Return directions of length one."""
+    directions = directions / directions.abs().amax(-1, keepdim=True)  # the squares of very long or short ones overflow
+    return directions / torch.linalg.vector_norm(directions, dim=-1, keepdim=True)
+
+
+def checked_directions(directions: Any, means: Tensor) -> Any:
+    """Return "exact", a number >= 1, or a tensor of vectors `(t, d)` other than 0, in the dtype of the means."""
+    dim = means.shape[-1]
+    if isinstance(directions, str) and directions == "exact":
+        return directions
+    if isinstance(directions, Integral) and not isinstance(directions, bool) and int(directions) >= 1:
+        return int(directions)
+    if isinstance(directions, str | int | float | None):
+        raise ValueError(
+            f'directions must be "exact", a number >= 1 or a tensor (t, {dim}); got {directions!r}. '
+            "See cramix.directions."
+        )
+    directions = as_tensor("directions", directions, means)
+    check_one_device(directions=directions, means=means)
+    if directions.ndim != 2 or directions.shape[1] != dim or len(directions) == 0:
+        raise ValueError(
+            f"directions must be (t, {dim}) with t >= 1 in {dim} dimensions; got {tuple(directions.shape)}."
+        )
+    if readable(directions):
+        check_finite(directions=directions)
+        if (empty := directions.abs().amax(-1) == 0).any():
+            raise ValueError(f"directions must have a length > 0; got {int(empty.sum())} of length 0.")
+    return directions.to(means.dtype)
+
+
+def _known_energy(prepared: PreparedTarget | None, dtype: torch.dtype, tolerance: float) -> Energy | None:
+    return None if prepared is None else prepared.in_dtype(dtype).self_energy(tolerance)
+
+
+def _over_slices(
+    p: MultivariateNormalMixture, q: MultivariateNormalMixture, directions: Tensor, block: int | None
+) -> Tensor:
     """Sum over the slices, some at a time."""
     batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape).numel()
-    step = max(1, _BLOCK // max(1, batch * max(p.n_components, q.n_components)))
-    sums = [cramer_squared(p.project(some), q.project(some)).sum(-1) for some in directions.split(step)]
+    numbers = max(1, batch * max(p.n_components, q.n_components))
+    step = max(1, 4 * block_size(p.means.device, block) // numbers)
+    sums = [
+        cramer_of_mixtures(p.project(some), q.project(some), block=block).sum(-1) for some in directions.split(step)
+    ]
     return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
 
 
-def check_target_term(
-    directions: str | int | Tensor, p: MultivariateNormalMixture, q: MultivariateNormalMixture
-) -> None:
-    """Require sides for which the own term of q can be left out."""
-    if not isinstance(directions, str) or p.only_points or (moves(q) and not q.only_points):
+def check_target_self_energy(directions: Any, p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> None:
+    """Require sides for which the self energy of q can be left out."""
+    if not isinstance(directions, str) or p.is_empirical or (requires_grad(q) and not q.is_empirical):
         raise ValueError(
-            'target_term must be True unless p is a mixture, q a constant or points, and directions "exact"; '
-            "got False. Leave it out."
+            "target_self_energy must be True unless p is a mixture with covariances, the target a constant or points, "
+            'and directions "exact"; got False.'
         )
 
 
-def check_options(directions: str | int | Tensor, normalization: str, tolerance: float) -> None:
+def check_options(directions: Any, normalization: str, tolerance: float) -> None:
     """Require options that go together, whatever the sides are."""
     if normalization not in ("mean", "integral", "sum"):
-        raise ValueError(f'normalization must be "mean", "integral" or "sum"; got {normalization!r}. Try "mean".')
+        raise ValueError(f'normalization must be "mean", "integral" or "sum"; got {normalization!r}.')
     if not isinstance(tolerance, int | float) or not 0 < tolerance < 0.1:
-        raise ValueError(f"tolerance must be between 0 and 0.1; got {tolerance!r}. The default is 1e-7.")
+        raise ValueError(f"tolerance must be between 0 and 0.1; got {tolerance!r}.")
     if isinstance(directions, str) and normalization == "sum":
         raise ValueError('normalization must be "mean" or "integral" without slices; got "sum". Give directions.')

@@ -13,18 +13,18 @@ from torch import Tensor
 
 from cramix.estimators.ensemble import Ensemble, Mixture
 from cramix.fitting import Step
-from cramix.loss import cramer_loss, energy_score, negative_log_likelihood_loss
+from cramix.loss import crps, energy_score, nll_loss
 from cramix.mixture import NormalMixture
 
 Loss = Callable[[Mixture, Tensor], Tensor]
 
 
 def _cramer(p: Mixture, y: Tensor) -> Tensor:
-    return cramer_loss(p, y, "none") if isinstance(p, NormalMixture) else energy_score(p, y, "none")
+    return crps(p, y) if isinstance(p, NormalMixture) else energy_score(p, y)
 
 
 def _nll(p: Mixture, y: Tensor) -> Tensor:
-    return negative_log_likelihood_loss(p, y, reduction="none")
+    return nll_loss(p, y, reduction="none")
 
 
 # The losses that each setting of the regressor trains with, one stage after the other.

@@ -38,7 +38,7 @@ def crps_scorer(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> fl
         {'n_components': 3}
     """
     p, y = _predictions(estimator, X, y)
-    scores = crps(p, y) if isinstance(p, NormalMixture) else energy_score(p, y, "none")
+    scores = crps(p, y) if isinstance(p, NormalMixture) else energy_score(p, y)
     return -_average(scores, sample_weight)
 
 

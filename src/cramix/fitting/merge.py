@@ -199,5 +199,5 @@ def _nearest(data: Data, sums: Tensor) -> Tensor:
     weights, means, values = data.family.parameters(sums)
     fits = MultivariateNormalMixture(weights, means, data.family.kind(values), validate_args=False)
     points = MultivariateNormalMixture.from_samples(data.x, data.weights)
-    losses = sliced_cramer_squared(fits, points, target_term=False)
+    losses = sliced_cramer_squared(fits, points, target_self_energy=False)
     return sums[losses.argmin()].unsqueeze(0)

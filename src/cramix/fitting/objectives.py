@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from cramix.distance.prepared import PreparedTarget
 from cramix.fitting.features import Data
 from cramix.fitting.problem import Components, Problem
 from cramix.loss import sliced_cramer_loss
@@ -169,7 +170,7 @@ class Cramer(Objective):
         self._directions = directions.to(like) if isinstance(directions, Tensor) else directions
         self._normalization = normalization
         self._kernel = Tied(bandwidth**2 * torch.eye(len(like)).to(like)) if bandwidth else None
-        self._target = self._smoothed(self.batches.next()) if batch_size is None else None
+        self._target = PreparedTarget(self._smoothed(self.batches.next())) if batch_size is None else None
 
     @property
     def random(self) -> bool:
@@ -182,9 +183,9 @@ class Cramer(Objective):
         return sliced_cramer_loss(
             self.mixture(components),
             target,
-            self._directions,
-            self._normalization,
-            target_term=self._with_self_energy(target),
+            directions=self._directions,
+            normalization=self._normalization,
+            target_self_energy=self._with_self_energy(target),
             generator=self.problem.generator,
         )
 
@@ -193,12 +194,13 @@ class Cramer(Objective):
             return target
         return MultivariateNormalMixture(target.weights, target.means, self._kernel, validate_args=False)
 
-    def _with_self_energy(self, target: MultivariateNormalMixture) -> bool:
-        """Return whether to subtract the self energy of the target, which is the same for all mixtures."""
+    def _with_self_energy(self, target: MultivariateNormalMixture | PreparedTarget) -> bool:
+        """Return whether to subtract the self energy of the target, which does not depend on the mixture."""
         if not isinstance(self._directions, str):
-            return True  # slices get it for free
-        few = _FEW_POINTS if target.is_empirical else _FEW_SMOOTHED if self._kernel is not None else 0
-        return self._target is not None and target.n_components <= few
+            return True  # it takes no longer
+        mixture = target.mixture if isinstance(target, PreparedTarget) else target
+        few = _FEW_POINTS if mixture.is_empirical else _FEW_SMOOTHED if self._kernel is not None else 0
+        return self._target is not None and mixture.n_components <= few
 
 
 def default_bandwidth(problem: Problem) -> float:

@@ -73,4 +73,4 @@ class _Transport(Objective):
     def __call__(self, components: Components) -> Tensor:
         """Return the loss, with a gradient."""
         mixture, generator = self.mixture(components), self.problem.generator
-        return sliced_wasserstein_loss(mixture, self.batches.next(), 2, self._slices, generator)
+        return sliced_wasserstein_loss(mixture, self.batches.next(), directions=self._slices, generator=generator)

@@ -1,129 +1,156 @@
-"""Losses as `nn.Module`s, twins of the functions."""
+"""Losses as `nn.Module`s, twins of the functions with the same options."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from cramix.checks import check_choice
+from cramix.distance.operands import Mixture
 from cramix.distance.sliced import check_options
-from cramix.loss.cramer import cramer_loss, energy_score, sliced_cramer_loss
-from cramix.loss.likelihood import negative_log_likelihood_loss
-from cramix.loss.reduction import share_of
-from cramix.loss.targets import Mixture
+from cramix.loss.functional import cramer_loss, energy_score_loss, nll_loss, sliced_cramer_loss
+from cramix.loss.reduction import check_reduction
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 
 class Loss(nn.Module):
-    """A loss of a prediction and a target, reduced over the batch; abstract."""
+    """A loss of a prediction and its target, reduced over the batch; abstract.
 
-    def __init__(self, reduction: str = "mean") -> None:
+    Args:
+        reduction: "none", "mean" (weighted by `sample_weight`) or "sum" over the batch.
+        missing: "error" for a NaN in the target, or "ignore" to leave out its observations.
+    """
+
+    def __init__(self, *, reduction: str = "mean", missing: str = "error") -> None:
         super().__init__()
-        share_of(reduction)
-        self.reduction = reduction
+        check_reduction(reduction)
+        check_choice("missing", missing, ("error", "ignore"))
+        self.reduction, self.missing = reduction, missing
 
     def extra_repr(self) -> str:
-        """Say how the loss is reduced."""
-        return f"reduction={self.reduction!r}"
+        """Show the reduction, and that missing targets are ignored if they are."""
+        missing = "" if self.missing == "error" else f", missing={self.missing!r}"
+        return f"reduction={self.reduction!r}{missing}"
+
+    def _options(self) -> dict[str, Any]:
+        return {"reduction": self.reduction, "missing": self.missing}
 
 
 class CramerLoss(Loss):
-    """`cramer_loss` as a module: to one sample for each mixture it is the CRPS.
+    """`cramer_loss` as a module: for one observation per mixture it is the CRPS.
+
+    Args:
+        reduction: "none", "mean" (weighted by `sample_weight`) or "sum" over the batch.
+        missing: "error" for a NaN in the target, or "ignore" to leave out its observations.
 
     Example:
-        >>> import torch
         >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
         >>> CramerLoss()(p, p.affine(1.0, 1.0)), CramerLoss()(p.expand((2,)), torch.tensor([0.0, 2.0]))
         (tensor(0.2709), tensor(0.8432))
     """
 
-    def forward(self, p: NormalMixture | Tensor, q: NormalMixture | Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the loss of prediction p and target q, with weights of its samples."""
-        return cramer_loss(p, q, self.reduction, weights=weights)
+    def forward(self, p: NormalMixture, target: Any, sample_weight: Any = None) -> Tensor:
+        """Return the loss of prediction p and its target."""
+        return cramer_loss(p, target, sample_weight=sample_weight, **self._options())
 
 
 class SlicedCramerLoss(Loss):
-    """`sliced_cramer_loss` as a module; random slices are drawn anew in every call.
+    """`sliced_cramer_loss` as a module; random slices are drawn at every call.
+
+    Args:
+        directions: "exact", a number of random slices, or directions `(t, d)`, see `cramix.directions`.
+        normalization: "mean" over the sphere, "integral" (times its area), or with slices their "sum".
+        reduction: "none", "mean" (weighted by `sample_weight`) or "sum" over the batch.
+        missing: "error" for a NaN in the target, or "ignore" to leave out its observations.
+        tolerance: of "exact", the error of a mean distance relative to the size of the problem; float32 reaches 1e-6.
+        target_self_energy: whether "exact" subtracts the self energy of the target; see `PreparedTarget`.
+        generator: for random slices.
 
     Example:
-        >>> import torch
-        >>> SlicedCramerLoss()(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]))
+        >>> p = MultivariateNormalMixture.from_samples(torch.zeros(1, 2))
+        >>> SlicedCramerLoss()(p, torch.tensor([3.0, 4.0]))
         tensor(3.1831)
     """
 
     def __init__(
         self,
-        directions: str | int | Tensor = "exact",
+        *,
+        directions: Any = "exact",
         normalization: str = "mean",
         reduction: str = "mean",
-        *,
+        missing: str = "error",
         tolerance: float = 1e-7,
-        target_term: bool = True,
+        target_self_energy: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(reduction)
+        super().__init__(reduction=reduction, missing=missing)
         check_options(directions, normalization, tolerance)
         if isinstance(directions, Tensor):
             self.register_buffer("directions", directions)
         else:
             self.directions = directions
         self.normalization = normalization
-        self.tolerance, self.target_term, self.generator = tolerance, target_term, generator
+        self.tolerance, self.target_self_energy, self.generator = tolerance, target_self_energy, generator
 
-    def forward(
-        self,
-        p: MultivariateNormalMixture | Tensor,
-        q: MultivariateNormalMixture | Tensor,
-        weights: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss of prediction p and target q, with weights of its samples."""
+    def forward(self, p: MultivariateNormalMixture, target: Any, sample_weight: Any = None) -> Tensor:
+        """Return the loss of prediction p and its target."""
         return sliced_cramer_loss(
             p,
-            q,
-            self.directions,
-            self.normalization,
-            self.reduction,
-            weights=weights,
+            target,
+            directions=self.directions,
+            normalization=self.normalization,
+            sample_weight=sample_weight,
             tolerance=self.tolerance,
-            target_term=self.target_term,
+            target_self_energy=self.target_self_energy,
             generator=self.generator,
+            **self._options(),
         )
 
     def extra_repr(self) -> str:
-        """Say which directions there are, and how the loss is reduced."""
+        """Show the directions and the reduction."""
         shown = tuple(self.directions.shape) if isinstance(self.directions, Tensor) else self.directions
-        return f"directions={shown!r}, normalization={self.normalization!r}, reduction={self.reduction!r}"
+        return f"directions={shown!r}, normalization={self.normalization!r}, {super().extra_repr()}"
 
 
-class EnergyScore(Loss):
-    """`energy_score` as a module.
+class EnergyScoreLoss(Loss):
+    """`energy_score_loss` as a module.
+
+    Args:
+        reduction: "none", "mean" (weighted by `sample_weight`) or "sum" over the batch.
+        missing: "error" for a NaN in the target, or "ignore" to leave out its observations.
+        tolerance: of the mean lengths, relative to the size of the problem; float32 reaches 1e-6.
 
     Example:
-        >>> import torch
         >>> p = MultivariateNormalMixture(torch.ones(1), torch.zeros(1, 2), torch.zeros(1, 2, 2))
-        >>> EnergyScore()(p, torch.tensor([3.0, 4.0]))
+        >>> EnergyScoreLoss()(p, torch.tensor([3.0, 4.0]))
         tensor(5.)
     """
 
-    def __init__(self, reduction: str = "mean", *, tolerance: float = 1e-7) -> None:
-        super().__init__(reduction)
+    def __init__(self, *, reduction: str = "mean", missing: str = "error", tolerance: float = 1e-7) -> None:
+        super().__init__(reduction=reduction, missing=missing)
         check_options("exact", "mean", tolerance)
         self.tolerance = tolerance
 
-    def forward(self, p: Mixture, q: Mixture | Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the score of prediction p and target q, with weights of its samples."""
-        return energy_score(p, q, self.reduction, weights=weights, tolerance=self.tolerance)
+    def forward(self, p: Mixture, target: Any, sample_weight: Any = None) -> Tensor:
+        """Return the loss of prediction p and its target."""
+        return energy_score_loss(p, target, sample_weight=sample_weight, tolerance=self.tolerance, **self._options())
 
 
-class NLLLoss(Loss):
-    """`negative_log_likelihood_loss` as a module.
+class MixtureNLLLoss(Loss):
+    """`nll_loss` as a module.
+
+    Args:
+        reduction: "none", "mean" (weighted by `sample_weight`) or "sum" over the batch.
+        missing: "error" for a NaN in the target, or "ignore" to leave out its observations.
 
     Example:
-        >>> import torch
         >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
-        >>> NLLLoss()(p.expand((2,)), torch.tensor([-1.0, 1.0]))
+        >>> MixtureNLLLoss()(p.expand((2,)), torch.tensor([-1.0, 1.0]))
         tensor(1.4189)
     """
 
-    def forward(self, p: Mixture, q: Mixture | Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the loss of prediction p and target q, with weights of its samples."""
-        return negative_log_likelihood_loss(p, q, weights, self.reduction)
+    def forward(self, p: Mixture, target: Any, sample_weight: Any = None) -> Tensor:
+        """Return the loss of prediction p and its target."""
+        return nll_loss(p, target, sample_weight=sample_weight, **self._options())

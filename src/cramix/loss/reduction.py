@@ -1,25 +1,33 @@
-"""How the losses of a batch become one."""
+"""How the losses of a batch become one number."""
 
 from __future__ import annotations
 
-import math
-
+import torch
 from torch import Tensor
 
-from cramix.distance.univariate.reduction import Share, total
+from cramix.distance.operands import Target
 
-_SHARES: dict[str, Share | None] = {"none": None, "mean": lambda n: 1 / n if n else math.nan, "sum": lambda n: 1.0}
-
-
-def reduce(losses: Tensor, reduction: str) -> Tensor:
-    """Reduce losses `(*batch)` by "none", "mean" or "sum"."""
-    return total(losses, share_of(reduction))
+_REDUCTIONS = ("none", "mean", "sum")
 
 
-def share_of(reduction: str) -> Share | None:
-    """Return what each loss counts for; a ValueError for a reduction that is none."""
-    if reduction not in _SHARES:
-        raise ValueError(
-            f'reduction must be "none", "mean" or "sum"; got {reduction!r}. Use "none" for one loss an element.'
-        )
-    return _SHARES[reduction]
+def reduce(losses: Tensor, target: Target, reduction: str) -> Tensor:
+    """Reduce losses l `(*batch)` with weights w: "none" is w l, "sum" their sum, "mean" sum(w l) / sum(w).
+
+    A missing target counts in neither sum, and its loss is 0.
+    """
+    weight = target.weight
+    if target.present is not None:
+        losses = torch.where(target.present, losses, 0)
+    if weight is not None:
+        losses = weight * losses
+    if reduction == "none" or (losses.ndim == 0 and weight is None):
+        return losses
+    if reduction == "sum":
+        return losses.sum()
+    return losses.mean() if weight is None else losses.sum() / weight.sum()
+
+
+def check_reduction(reduction: str) -> None:
+    """Require "none", "mean" or "sum"."""
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f'reduction must be "none", "mean" or "sum"; got {reduction!r}.')

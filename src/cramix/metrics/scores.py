@@ -83,6 +83,4 @@ class EnergyScore(_MeanScore):
         A mixture without batch takes several observations, `(n,)` or `(n, d)`.
         """
         y, sample_weight = read_observations(p, y, sample_weight)
-        if not p.batch_shape:
-            p = p.expand(y.shape[: y.ndim - len(p.event_shape)])
-        self._add(energy_score(p, y, "none"), sample_weight)
+        self._add(energy_score(p, y), sample_weight)

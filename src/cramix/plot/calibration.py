@@ -63,7 +63,7 @@ def cdf_and_sample(p: NormalMixture, x: Tensor, *, name: str = "y") -> Figure:
         >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
         >>> cdf_and_sample(p, torch.randn(50)).savefig("cdf.png")  # doctest: +SKIP
     """
-    from cramix.distance.cramer import cramer_distance
+    from cramix.distance.cramer.distance import cramer_distance
 
     if p.batch_shape:
         raise ValueError(f"p must have no batch; got {tuple(p.batch_shape)}. Index it first.")

@@ -95,7 +95,7 @@ class Covariance(ABC):
         """Raise a ValueError for values that are no covariances."""
 
     @abstractmethod
-    def spread(self) -> Tensor:
+    def compact(self) -> Tensor:
         """Return matrices `(*batch, k, d, d)`, or for axis-aligned ellipsoids variances `(*batch, k, d or 1)`."""
 
     @abstractmethod

@@ -26,21 +26,21 @@ class AxisAligned(Covariance):
         check_variances(self.values)
 
     def matrices(self, dim: int) -> Tensor:
-        variances = self.spread()
+        variances = self.compact()
         return torch.diag_embed(variances.expand(*variances.shape[:-1], dim))
 
     def scales_along(self, directions: Tensor) -> Tensor:
-        return safe_root((self.spread().unsqueeze(-2) * directions.square()).sum(-1))
+        return safe_root((self.compact().unsqueeze(-2) * directions.square()).sum(-1))
 
     def roots(self, dim: int) -> Tensor:
-        return self.spread().sqrt()
+        return self.compact().sqrt()
 
     def whiten(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        scales = self.spread().sqrt()
+        scales = self.compact().sqrt()
         return offsets / scales, scales.log().expand(*scales.shape[:-1], offsets.shape[-1])
 
     def transform(self, matrix: Tensor) -> Covariance:
-        scaled = matrix.unsqueeze(-3) * self.spread().unsqueeze(-2)
+        scaled = matrix.unsqueeze(-3) * self.compact().unsqueeze(-2)
         return Full(scaled @ matrix.unsqueeze(-3).mT)
 
 
@@ -57,7 +57,7 @@ class Diagonal(AxisAligned):
                 "For one variance for each component see Spherical."
             )
 
-    def spread(self) -> Tensor:
+    def compact(self) -> Tensor:
         return self.values
 
     def _n_each(self, dim: int) -> int:

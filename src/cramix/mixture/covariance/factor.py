@@ -51,7 +51,7 @@ class Factor(Dense):
         trailing = self.values.ndim - (len(self.shape) - 1)
         return self.like(factor.reshape(*factor.shape, *(1,) * trailing) * self.values)
 
-    def spread(self) -> Tensor:
+    def compact(self) -> Tensor:
         return self.values.mT @ self.values
 
     def lower(self) -> Tensor:

@@ -24,19 +24,19 @@ class Dense(Covariance):
 
     def lower(self) -> Tensor:
         """Return the lower Cholesky factors `(*batch, k, d, d)`; a ValueError where a covariance is singular."""
-        return cholesky(self.spread())
+        return cholesky(self.compact())
 
     def _n_each(self, dim: int) -> int:
         return dim * (dim + 1) // 2
 
     def matrices(self, dim: int) -> Tensor:
-        return self.spread()
+        return self.compact()
 
     def scales_along(self, directions: Tensor) -> Tensor:
-        return safe_root(((directions @ self.spread()) * directions).sum(-1))
+        return safe_root(((directions @ self.compact()) * directions).sum(-1))
 
     def roots(self, dim: int) -> Tensor:
-        variances, axes = torch.linalg.eigh(self.spread())
+        variances, axes = torch.linalg.eigh(self.compact())
         return axes * variances.clamp_min(0).sqrt().unsqueeze(-2)
 
     def whiten(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -48,10 +48,10 @@ class Dense(Covariance):
 
     def transform(self, matrix: Tensor) -> Covariance:
         matrix = matrix.unsqueeze(-3)
-        return Full(matrix @ self.spread() @ matrix.mT)
+        return Full(matrix @ self.compact() @ matrix.mT)
 
     def condition(self, given: list[int], rest: list[int]) -> tuple[Tensor | None, Covariance]:
-        matrices = self.spread()
+        matrices = self.compact()
         across = matrices[..., given, :][..., rest]
         regression = torch.cholesky_solve(across, self.marginal(given).lower()).mT
         remaining = matrices[..., rest, :][..., rest] - regression @ across
@@ -74,7 +74,7 @@ class Full(Dense):
     def check(self) -> None:
         check_covariances(self.values)
 
-    def spread(self) -> Tensor:
+    def compact(self) -> Tensor:
         return self.values
 
     def marginal(self, dims: list[int]) -> Dense:

@@ -23,7 +23,7 @@ class Spherical(AxisAligned):
         if self.values.ndim < 1:
             raise ValueError(f"variances must be (*batch, k); got {tuple(self.values.shape)}. Use unsqueeze(-1).")
 
-    def spread(self) -> Tensor:
+    def compact(self) -> Tensor:
         return self.values.unsqueeze(-1)
 
     def _n_each(self, dim: int) -> int:

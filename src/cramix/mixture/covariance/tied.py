@@ -32,7 +32,7 @@ class Tied(Dense):
     def check(self) -> None:
         check_covariances(self.values)
 
-    def spread(self) -> Tensor:
+    def compact(self) -> Tensor:
         return self.values.unsqueeze(-3)
 
     def transform(self, matrix: Tensor) -> Covariance:

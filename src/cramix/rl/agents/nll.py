@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cramix.loss import negative_log_likelihood_loss
+from cramix.loss import nll_loss
 from cramix.rl.agents.gaussian import GaussianReturns
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.returns import Parts
@@ -18,7 +18,7 @@ class LikelihoodReturns(GaussianReturns):
     """
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
-        return negative_log_likelihood_loss(prediction.mixture(), target.mixture(), reduction="none")
+        return nll_loss(prediction.mixture(), target.mixture(), reduction="none")
 
 
 class NLLDQN(DistributionalDQN):

@@ -1,0 +1,239 @@
+"""The energy distance of multivariate mixtures and points for autograd."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from cramix.distance.derivatives import constant_gradient
+from cramix.distance.energy import ladder, point_pairs
+from cramix.distance.energy.array_protocol import Array
+from cramix.distance.energy.flat_mixtures import Components, Factors, Flat, Points, flat
+from cramix.distance.energy.self_energy import SelfEnergy
+from cramix.distance.energy.signature import Evaluation, KnownEnergy, no_energy
+from cramix.distance.energy.transforms import chained, ordinary, transformable_energy
+from cramix.mixture import Factor, MultivariateNormalMixture
+from cramix.torch_internals import in_transform, plain_eager
+
+# Up to this many components, and this many uses in a batch, the pairs within a side are summed with all others.
+_FEW_COMPONENTS, _FEW_USES = 16, 64
+
+Energy = Tensor | SelfEnergy
+
+
+class Operand(NamedTuple):
+    """A side of the distance, and its self energy if that is already known."""
+
+    mixture: MultivariateNormalMixture
+    energy: Energy | None = None
+
+    @property
+    def is_points(self) -> bool:
+        """Return whether all covariances are known to be 0."""
+        return self.mixture.is_empirical
+
+    @property
+    def needs_grad(self) -> bool:
+        """Return whether a gradient may be requested."""
+        return requires_grad(self.mixture)
+
+    @property
+    def may_need_grad(self) -> bool:
+        """Return the same inside a function transform, where it is unknown, so True."""
+        mixture = self.mixture
+        tensors = mixture.weights, mixture.means, mixture.covariance_kind.values
+        return self.needs_grad or any(map(in_transform, tensors))
+
+
+def requires_grad(mixture: MultivariateNormalMixture) -> bool:
+    """Return whether autograd records operations on the parameters of a mixture."""
+    tensors = mixture.weights, mixture.means, mixture.covariance_kind.values
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def energy_distance(
+    p: Operand,
+    q: Operand,
+    tolerance: float,
+    *,
+    target_self_energy: bool = True,
+    backend: str = "auto",
+    block: int | None = None,
+) -> Tensor:
+    """Return `E|X - Y| - 1/2 E|X - X'| - 1/2 E|Y - Y'|`, `(*batch)`.
+
+    Without `target_self_energy` the last term is left out: then p is a mixture, and q points or a constant mixture.
+    """
+    batch = torch.broadcast_shapes(p.mixture.batch_shape, q.mixture.batch_shape)
+    if not batch.numel():
+        parts = (x for m in (p.mixture, q.mixture) for x in (m.weights, m.means, m.covariance_kind.values))
+        return torch.stack([x.sum() for x in parts]).sum().expand(batch)  # empty, but with gradients
+    if target_self_energy and _cheaper_swapped(p, q):
+        p, q = q, p
+    if not plain_eager():
+        kinds = (Points if side.is_points else Components for side in (p, q))
+        of_p, of_q = (
+            _flat(_tensors(a.mixture, b.mixture, kind), batch, kind)
+            for a, b, kind in zip((p, q), (q, p), kinds, strict=True)
+        )
+        grads = p.may_need_grad, q.may_need_grad
+        return transformable_energy(of_p, of_q, *grads, tolerance, target_self_energy).reshape(batch)
+    known_p = known_q = None
+    if not p.is_points:
+        known_p = _known(p, batch, tolerance, block)
+        rows, device = batch.numel(), q.mixture.means.device
+        known_q = _known(q, batch, tolerance, block) if target_self_energy else no_energy(rows, device)
+    p_kind, q_kind = _kind(p.mixture, False), _kind(q.mixture, known_q is not None)
+    p_tensors, q_tensors = _tensors(p.mixture, q.mixture, p_kind), _tensors(q.mixture, p.mixture, q_kind)
+    call = _Call(
+        p_kind=p_kind,
+        q_kind=q_kind,
+        n_p=len(p_tensors),
+        known_p=known_p,
+        known_q=known_q,
+        tolerance=tolerance,
+        least=0.0 if target_self_energy else -math.inf,
+        batch=batch,
+        derivatives=torch.is_grad_enabled(),
+        backend=backend,
+        block=block,
+    )
+    return _Energy.apply(call, *p_tensors, *q_tensors)
+
+
+def self_energy_of(mixture: MultivariateNormalMixture, tolerance: float, block: int | None = None) -> Energy:
+    """Return the self energy `1/2 E|Y - Y'|` of a constant mixture: numbers of points, else for any quadrature nodes.
+
+    It is a sum over all pairs, O(n^2).
+    """
+    kind = _kind(mixture, constant=True)
+    with torch.no_grad():
+        tensors = _flat(_tensors(mixture, mixture, kind), mixture.batch_shape, kind)
+        if mixture.is_empirical:
+            weights, points = tensors
+            return point_pairs.self_energy(points, weights, block)
+        return SelfEnergy(flat(kind, tensors), tolerance, block)
+
+
+def _cheaper_swapped(p: Operand, q: Operand) -> bool:
+    """Return whether the distance, which is symmetric, takes less work from q to p."""
+    if p.is_points or q.is_points:
+        return p.is_points and not q.is_points
+    return not p.needs_grad and (q.needs_grad or p.mixture.n_components > q.mixture.n_components)
+
+
+def _known(side: Operand, batch: torch.Size, tolerance: float, block: int | None) -> KnownEnergy | None:
+    """Return the self energy of a side that stays the same; None where it is as well summed with the rest."""
+    mixture, energy = side
+    shape = mixture.batch_shape
+    if energy is None:
+        few = mixture.n_components <= _FEW_COMPONENTS and batch.numel() <= _FEW_USES * shape.numel()
+        if side.needs_grad or (few and not side.is_points):
+            return None
+        energy = self_energy_of(mixture, tolerance, block)
+    rows = None
+    if shape != batch:
+        rows = torch.arange(shape.numel(), device=mixture.means.device).view(shape).expand(batch).reshape(-1)
+    return KnownEnergy(energy, rows)
+
+
+def _kind(mixture: MultivariateNormalMixture, constant: bool) -> type[Flat]:
+    """Return the form of a side; a constant one is points if its components share a covariance."""
+    kind = mixture.covariance_kind
+    if mixture.is_empirical or (constant and kind.shared):
+        return Points
+    return Factors if isinstance(kind, Factor) else Components
+
+
+class _Call(NamedTuple):
+    """What an evaluation needs besides the tensors of both sides, the first `n_p` of which are those of p."""
+
+    p_kind: type[Flat]
+    q_kind: type[Flat]
+    n_p: int
+    known_p: KnownEnergy | None
+    known_q: KnownEnergy | None
+    tolerance: float
+    least: float
+    batch: torch.Size
+    derivatives: bool  # False in no_grad mode, where a tensor may still require a gradient
+    backend: str
+    block: int | None
+
+    def evaluate(self, tensors: tuple[Tensor, ...], grad_p: bool, grad_q: bool) -> Evaluation:
+        p = flat(self.p_kind, _flat(tensors[: self.n_p], self.batch, self.p_kind))
+        q = flat(self.q_kind, _flat(tensors[self.n_p :], self.batch, self.q_kind))
+        return ladder.evaluate(
+            p,
+            q,
+            self.known_p,
+            self.known_q,
+            self.tolerance,
+            grad_p=grad_p,
+            grad_q=grad_q,
+            backend=self.backend,
+            block=self.block,
+        )
+
+
+class _Energy(Function):
+    """The distance of two sides, given as tensors, whose gradients are computed along with it.
+
+    A distance that rounding takes below `least` is set to that, and keeps its gradient.
+    """
+
+    @staticmethod
+    def forward(ctx, call, *tensors):
+        needed, n_p = [call.derivatives and x for x in ctx.needs_input_grad[1:]], call.n_p
+        with torch.inference_mode():  # calls are a quarter cheaper
+            found = call.evaluate(tensors, any(needed[:n_p]), any(needed[n_p:]))
+        nothing: tuple[Array | None, ...] = (None,) * len(tensors)
+        known = *(found.at_p or nothing[:n_p]), *(found.at_q or nothing[n_p:])
+        ctx.save_for_backward(*tensors, *(None if x is None else ordinary(x) for x in known))
+        return ordinary(found.distances).clamp_min_(call.least).to(tensors[0].dtype).view(call.batch)
+
+    @staticmethod
+    def backward(ctx, grad):
+        saved = ctx.saved_tensors
+        tensors, known = saved[: len(saved) // 2], saved[len(saved) // 2 :]
+        gradients = [
+            None if at is None else constant_gradient(chained(grad, at, x.shape), *tensors)
+            for x, at in zip(tensors, known, strict=True)
+        ]
+        return None, *gradients
+
+
+def _tensors(
+    mixture: MultivariateNormalMixture, other: MultivariateNormalMixture, kind: type[Flat]
+) -> tuple[Tensor, ...]:
+    """Return weights, means and covariances, if there are any, in a form that suits both sides."""
+    weights, means, covariances = mixture.weights, mixture.means, mixture.covariance_kind
+    if mixture.is_empirical:
+        return weights, means
+    if kind is Factors:
+        values, axes = covariances.values, 2
+    else:
+        dense = not covariances.axis_aligned or not (other.is_empirical or other.covariance_kind.axis_aligned)
+        values, axes = (covariances.matrices(mixture.dim), 2) if dense else (covariances.compact(), 1)
+        if not dense and not other.is_empirical and other.covariance_kind.compact().shape[-1] > 1:
+            values = values.expand(*values.shape[:-1], mixture.dim)
+    k = mixture.n_components
+    if kind is Points:
+        values, k = values.narrow(-1 - axes, 0, 1), 1
+    whole = (*mixture.batch_shape, k, *values.shape[-axes:])
+    return weights, means, values if values.shape == whole else values.expand(whole)
+
+
+def _flat(tensors: tuple[Tensor, ...], batch: torch.Size, kind: type[Flat]) -> tuple[Tensor, ...]:
+    """Return tensors with one flat batch axis, of length 1 for points that the whole batch shares."""
+    shape = tensors[0].shape[:-1]
+    if shape != batch:
+        if kind is Points and shape.numel() == 1:
+            batch = shape
+        tensors = tuple(x.expand(*batch, *x.shape[len(shape) :]) for x in tensors)
+    rows = batch.numel()
+    return tuple(x.reshape(rows, *x.shape[len(batch) :]) for x in tensors)

@@ -1,0 +1,182 @@
+"""Mean distances over pairs of multivariate components, and of components and points, with their derivatives."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cramix.distance.energy.array_protocol import Array, as_array, as_like, as_tensor, library, rows_at, sums_at
+from cramix.distance.energy.flat_mixtures import Components, Ellipsoids, Points, ellipsoids
+from cramix.distance.energy.mean_norm import Lengths, Moments, Rows, moments, with_derivatives
+from cramix.distance.energy.nodes import Nodes
+from cramix.distance.energy.pair_norm import pair_norm
+from cramix.distance.kernels import Scratch, block_size
+
+# Up to this many lengths float32 gains nothing over float64.
+_FEW_LENGTHS = 1 << 11
+
+
+class PairSum(NamedTuple):
+    """A sum over pairs, `(B,)`, with derivatives in weights, means and covariances where requested."""
+
+    total: Array
+    weights: Array | None = None
+    means: Array | None = None
+    covariances: Array | None = None
+
+    @property
+    def derivatives(self) -> tuple[Array, Array, Array]:
+        """Return the derivatives, which must have been requested."""
+        assert self.weights is not None, "derivatives were requested"
+        assert self.means is not None, "derivatives were requested"
+        assert self.covariances is not None, "derivatives were requested"
+        return self.weights, self.means, self.covariances
+
+
+def pairs(rows: int, k: int, like: Array) -> tuple[Array, Array]:
+    """Return all pairs i <= j of k components with i among the first `rows`; the pairs i = j come first."""
+    if isinstance(like, np.ndarray):
+        first, second = _few_pairs(rows, k)
+        return as_array(first), as_array(second)
+    device = as_tensor(like).device
+    same = torch.arange(rows, device=device)
+    upper, lower = torch.triu_indices(rows, k, 1, device=device)
+    return as_array(torch.cat((same, upper))), as_array(torch.cat((same, lower)))
+
+
+@lru_cache
+def _few_pairs(rows: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    same, (first, second) = np.arange(rows), np.triu_indices(rows, 1, k)
+    return np.concatenate((same, first)), np.concatenate((same, second))
+
+
+def with_pairs(parts: Components) -> tuple[Ellipsoids, Ellipsoids]:
+    """Decompose the covariances of components and of all pairs of them, in the order of `pairs`, in one call."""
+    k = parts.means.shape[1]
+    first, second = pairs(k, k, parts.means)
+    sums = rows_at(parts.covariances, first) + rows_at(parts.covariances, second)
+    sums[:, :k] *= 0.5
+    variances, axes = ellipsoids(sums, parts.dense)
+    each = Ellipsoids(variances[:, :k], None if axes is None else axes[:, :k])
+    return each, Ellipsoids(library(variances).concatenate((2 * each.variances, variances[:, k:]), 1), axes)
+
+
+def within_components(
+    parts: Components, nodes: Nodes, derivatives: bool, shapes: Ellipsoids | None = None, block: int | None = None
+) -> PairSum:
+    """Return `1/2 sum_ij s_i s_j E|X_i - X_j|` over all pairs of components, each visited once."""
+    k = parts.means.shape[1]
+    return between_components(parts, *pairs(k, k, parts.means), nodes, derivatives, shapes, block)
+
+
+def between_components(
+    parts: Components,
+    first: Array,
+    second: Array,
+    nodes: Nodes,
+    derivatives: bool,
+    shapes: Ellipsoids | None = None,
+    block: int | None = None,
+) -> PairSum:
+    """Return `sum s_i s_j E|X_i - X_j|` over pairs (i, j) of components, half of it where i = j.
+
+    The decomposed covariances of the pairs may be given if all pairs fit in one block.
+    """
+    weights, means, covariances = parts
+    lib, (batch, k, dim), shape = library(means), means.shape, covariances.shape[2:]
+    located = lib.concatenate((weights[..., None], means), -1)
+    width = math.prod(shape) + (3 * shape[-1] + 2) * nodes.t.shape[-1]
+    step = max(1, array_size(means, block) // (batch * width)) if shapes is None else len(first)
+    total, sums = lib.zeros_like(weights[:, 0]), None
+    for start in range(0, len(first), step):
+        i, j = first[start : start + step], second[start : start + step]
+        at_i, at_j = rows_at(located, i), rows_at(located, j)
+        of_pairs = shapes or ellipsoids(rows_at(covariances, i) + rows_at(covariances, j), parts.dense)
+        norm = pair_norm(nodes, of_pairs, parts.multiplicity, (at_i - at_j)[..., 1:], derivatives)
+        w_i, w_j, half = at_i[..., :1], at_j[..., :1], lib.where(i == j, 0.5, 1.0)[:, None]
+        weight, length = half * w_i * w_j, norm.lengths[..., None]
+        total = total + (weight * length).sum((1, 2))
+        if norm.at_offsets is None or norm.at_covariances is None:
+            continue
+        pull, stretch = weight * norm.at_offsets, weight * norm.at_covariances.reshape(batch, len(i), -1)
+        length = half * length
+        both = lib.concatenate((w_j * length, pull, stretch), -1), lib.concatenate((w_i * length, -pull, stretch), -1)
+        added = sums_at(i, both[0], k) + sums_at(j, both[1], k)
+        sums = added if sums is None else sums + added
+    if sums is None:
+        return PairSum(total)
+    return PairSum(total, sums[..., 0], sums[..., 1 : 1 + dim], sums[..., 1 + dim :].reshape(*covariances.shape))
+
+
+class Cross(NamedTuple):
+    """Sums over pairs of components and points; the derivatives in the points only where requested."""
+
+    components: PairSum
+    at_points: tuple[Tensor, ...]  # in weights (B, n) and points (B, n, d)
+
+
+def components_to_points(
+    parts: Components,
+    shapes: Ellipsoids,
+    points: Points,
+    nodes: Nodes,
+    grad_components: bool,
+    grad_points: bool,
+    block: int | None = None,
+) -> Cross:
+    """Return `sum_in p_i w_n E|X_i - y_n|`, in blocks of points."""
+    batch, k, dim = parts.means.shape
+    masses, everywhere = as_tensor(points.weights), as_tensor(points.means)
+    n, few = everywhere.shape[-2], min(_FEW_LENGTHS, array_size(parts.means, block))
+    working = everywhere.dtype if batch * k * n > few else torch.float64
+    rows = Rows(nodes, shapes, parts.multiplicity, working, grad_components or grad_points)
+    weights = as_tensor(parts.weights)
+    means = as_tensor(parts.means).to(working).unsqueeze(-1)  # (B, k, d, 1)
+    at = (weights.new_zeros(batch, n), weights.new_zeros(batch, n, dim)) if grad_points else ()
+    lengths_sum: Tensor | None = None
+    sums: Moments | None = None
+    step = max(1, array_size(parts.means, block) // (batch * k * max(nodes.t.shape[-1], 3 * dim)))
+    for start in range(0, n, step):
+        part = slice(start, start + step)
+        columns = everywhere[:, part].to(working).mT.contiguous()  # (B or 1, d, m)
+        scratch = Scratch(columns)
+        offsets = scratch.empty(batch, k, dim, columns.shape[-1])
+        offsets = torch.sub(means, columns.unsqueeze(1), out=offsets).flatten(0, 1)
+        mass = masses[:, part].to(working)
+        of_rows = mass if len(mass) == 1 else mass.repeat_interleave(k, 0)
+        lengths = rows.at(offsets, scratch)
+        if at:
+            at[0][:, part] = (weights.unsqueeze(-1) * lengths.mean.view(batch, k, -1)).sum(1)
+            at[1][:, part] = -_pulls(rows, lengths, weights) * mass.unsqueeze(-1).double()
+        if grad_components:
+            added = moments(rows, lengths, of_rows)
+            sums = added if sums is None else sums + added
+        else:
+            potential = (lengths.mean * of_rows).sum(-1).double()
+            lengths_sum = potential if lengths_sum is None else lengths_sum + potential
+    if sums is None:
+        assert lengths_sum is not None, "there is at least one point"
+        at_weights = as_like(lengths_sum.view(batch, k), parts.weights)
+        return Cross(PairSum((parts.weights * at_weights).sum(-1), at_weights), at)
+    at_weights, centre, covariance = with_derivatives(rows, sums)
+    scale = parts.weights.reshape(batch, k, *(1,) * (parts.covariances.ndim - 2))
+    total = (parts.weights * at_weights).sum(-1)
+    return Cross(PairSum(total, at_weights, parts.weights[..., None] * centre, scale * covariance), at)
+
+
+def array_size(like: Array, block: int | None) -> int:
+    """Return how many numbers the largest temporary array of a block may hold, half of the block."""
+    device = like.device if isinstance(like, Tensor) else torch.device("cpu")
+    return max(1, block_size(device, block) // 2)
+
+
+def _pulls(rows: Rows, lengths: Lengths, weights: Tensor) -> Tensor:
+    """Return the derivatives of the lengths in the offsets, summed over components with their weights, `(B, n, d)`."""
+    pull = lengths.turned * lengths.slope
+    pull = pull if rows.turn is None else rows.turn.mT @ pull
+    return (pull.view(*weights.shape, *pull.shape[1:]).double() * weights[..., None, None]).sum(1).mT

@@ -1,0 +1,46 @@
+"""The choice of an implementation of the energy distance: the one place that knows them all.
+
+Another implementation, such as a GPU kernel, is a module with an `evaluate` of the same signature, an entry of
+`IMPLEMENTATIONS`, and a line of `choose` that states when it is the fastest.
+"""
+
+from __future__ import annotations
+
+from cramix.checks import check_choice
+from cramix.distance.energy import blocked, reference, small
+from cramix.distance.energy.flat_mixtures import Flat
+from cramix.distance.energy.signature import Evaluation, Implementation, KnownEnergy
+
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    "reference": reference.evaluate,
+    "blocked": blocked.evaluate,
+    "small": small.evaluate,
+}
+
+
+def choose(p: Flat, q: Flat) -> str:
+    """Return the name of the fastest implementation for both sides in the current mode of torch."""
+    return "small" if small.applies(p, q) else "blocked"
+
+
+def evaluate(
+    p: Flat,
+    q: Flat,
+    known_p: KnownEnergy | None,
+    known_q: KnownEnergy | None,
+    tolerance: float,
+    *,
+    grad_p: bool,
+    grad_q: bool,
+    backend: str = "auto",
+    block: int | None = None,
+) -> Evaluation:
+    """Evaluate distances and derivatives by the implementation of that name; "auto" takes the fastest one."""
+    implementation = IMPLEMENTATIONS[choose(p, q) if backend == "auto" else backend]
+    return implementation(p, q, known_p, known_q, tolerance, grad_p=grad_p, grad_q=grad_q, block=block)
+
+
+def check_backend(backend: str) -> None:
+    """Require "auto" or the name of an implementation."""
+    if backend != "auto":
+        check_choice("backend", backend, ("auto", *IMPLEMENTATIONS))

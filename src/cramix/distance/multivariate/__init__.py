@@ -1,1 +1,0 @@
-"""The inside of the multivariate distance without slices: mean lengths of normal vectors, with their gradients."""

@@ -1,1 +1,0 @@
-"""The inside of the univariate Cramér distance: one pass over pairs of components, with its gradients."""
