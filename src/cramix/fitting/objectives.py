@@ -196,7 +196,7 @@ class Cramer(Objective):
     def _with_self_energy(self, target: MultivariateNormalMixture) -> bool:
         """Return whether to subtract the self energy of the target, which is the same for all mixtures."""
         if not isinstance(self._directions, str):
-            return True  # slices get it for free
+            return True  # at no extra cost for slices
         few = _FEW_POINTS if target.is_empirical else _FEW_SMOOTHED if self._kernel is not None else 0
         return self._target is not None and target.n_components <= few
 
