@@ -13,7 +13,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(STAMP)  ## fit the built-in data by every method, print a table, draw the picture
+demo: $(STAMP)  ## groups that EM misses and the fits of every method: tables and a picture
 	$(BIN)/cramix demo --out demo.png
 
 test: $(STAMP)  ## all tests, with the examples in docstrings and pages

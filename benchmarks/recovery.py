@@ -1,8 +1,8 @@
-"""Do networks learn a conditional mixture that is known? By the Cramér loss and by likelihood, 20 seeds each.
+"""Do networks recover a known conditional mixture? With the Cramér loss and the likelihood, 20 seeds each.
 
     python benchmarks/recovery.py
 
-The body of the network, the steps and the data are the same for all. Trainings run two at a time, each on one thread.
+Network body, steps and data are the same for all. Two trainings run at a time, each on one thread.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ sys.path.insert(0, str(HERE.parent))
 from tests.conditional import crossing, growing  # noqa: E402
 
 SEEDS, ROWS, STEPS, BATCH = 20, 2000, 600, 256
-# A network has learned the mixture if C2 to it, a mean over 1000 places, is below this.
+# A network has learned the mixture if the mean C2 to it, over 1000 points, is below this.
 LIMIT = 0.1
 Mixture = NormalMixture | MultivariateNormalMixture
 
@@ -52,7 +52,7 @@ class Problem(NamedTuple):
     truth: Callable[[Tensor], Mixture]
     inputs: int
     dim: int
-    outliers: float = 0.0  # share of targets at 10^4
+    outliers: float = 0.0  # fraction of targets at 10^4
 
 
 def space(x: Tensor) -> MultivariateNormalMixture:
@@ -87,18 +87,19 @@ PROBLEMS = {
 
 
 class Textbook(nn.Module):
-    """A head as it is usually written: softmax, means as they come, scales by the exponential."""
+    """A head as it is usually written: softmax for weights, unscaled means, exponential for scales."""
 
-    def __init__(self, in_features: int, k: int, dim: int) -> None:
+    def __init__(self, in_features: int, n_components: int, dim: int) -> None:
         super().__init__()
-        self.linear, self.k, self.dim = nn.Linear(in_features, k * (1 + 2 * dim)), k, dim
+        self.linear = nn.Linear(in_features, n_components * (1 + 2 * dim))
+        self.n_components, self.dim = n_components, dim
 
     def forward(self, features: Tensor) -> Mixture:
-        sizes = [self.k, self.k * self.dim, self.k * self.dim]
+        sizes = [self.n_components, self.n_components * self.dim, self.n_components * self.dim]
         logits, means, logs = self.linear(features).split(sizes, -1)
         if self.dim == 1:
             return NormalMixture(logits.softmax(-1), means, logs.exp(), validate_args=False)
-        means, logs = (x.unflatten(-1, (self.k, self.dim)) for x in (means, logs))
+        means, logs = (x.unflatten(-1, (self.n_components, self.dim)) for x in (means, logs))
         return MultivariateNormalMixture(logits.softmax(-1), means, Diagonal((2 * logs).exp()), validate_args=False)
 
 
@@ -111,7 +112,7 @@ def draw(problem: Problem, rows: int, g: torch.Generator) -> tuple[Tensor, Tenso
 
 
 def train(job: tuple[str, str, str, int]) -> float:
-    """Return the mean C2 to the truth; NaN where the loss was none."""
+    """Return the mean C2 to the truth; NaN if the loss was not finite."""
     name, head, loss, seed = job
     torch.set_num_threads(1)
     problem = PROBLEMS[name]
@@ -150,13 +151,14 @@ def row(name: str, head: str, loss: str, found: list[float]) -> str:
 
 def main() -> None:
     intro = [
-        "# Networks learn a mixture that is known",
+        "# Recovery of a known conditional mixture",
         "",
         f"`python benchmarks/recovery.py`, {machine(torch, cramix)}.",
         "",
         f"The same body (two layers of 64), four components, {STEPS} steps of Adam at 0.01 with a cosine, {BATCH} of "
         f"{ROWS} rows each, {SEEDS} seeds of data and weights. C2 to the true conditional mixture, a mean over 1000 "
-        f"places; it is learned if that is below {LIMIT}. A textbook head has no start, no units and no floor.",
+        f"places; it counts as learned below {LIMIT}. A textbook head has no initialization from targets, no standard "
+        "units and no lower bound of scales.",
     ]
     page = Page(HERE / "recovery.md", intro)
     head = "| problem | head | loss | learned | ended in NaN | median C2 | worst C2 |"

@@ -2,8 +2,8 @@
 
     python benchmarks/regression.py [--held 3]
 
-Fits run two at a time, each on one thread. Defaults of `MixtureRegressor` were chosen on other folds (and for drawn
-tables on other draws) than those of the page.
+Two fits run at a time, each on one thread. The defaults of `MixtureRegressor` were chosen on other folds (for simulated
+tables on other draws) than those reported.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def ngboost(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> Normal
 
 
 def forest(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
-    """Two hundred quantiles as a sample, which has no density."""
+    """Predict 200 quantiles as a sample, which has no density."""
     from quantile_forest import RandomForestQuantileRegressor
 
     model = RandomForestQuantileRegressor(n_estimators=500, min_samples_leaf=5, random_state=seed).fit(X, y)
@@ -70,7 +70,7 @@ def forest(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalM
 
 
 def process(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
-    """A length a feature and noise, all learned; on 1000 rows at most, as its time grows with their cube."""
+    """Learn a length scale per feature and the noise, on at most 1000 rows: the time is cubic in them."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
     from sklearn.preprocessing import StandardScaler
@@ -84,7 +84,7 @@ def process(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> Normal
 
 
 def zuko_mixture(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
-    """zuko's conditional mixture by likelihood: one network with the widths, steps and stopping of ours."""
+    """zuko's conditional mixture by likelihood: one network with our widths, steps and early stopping."""
     import zuko
 
     torch.manual_seed(seed)
@@ -120,7 +120,7 @@ METHODS: dict[str, Predict] = {
     "cramix, Cramér": ours(),
     "cramix, likelihood": ours(loss="nll"),
     "cramix, blend": ours(loss="blend"),
-    "cramix, Cramér, one network": ours(n_networks=1),
+    "cramix, Cramér, one network": ours(n_estimators=1),
     "NGBoost": ngboost,
     "quantile forest": forest,
     "Gaussian process": process,
@@ -136,7 +136,7 @@ class Score(NamedTuple):
 
 
 def run(job: tuple[str, str, int]) -> Score:
-    """Fit a method on all but one fold of a table, and score it on that."""
+    """Fit a method on all folds of a table but one, and score it on that one."""
     table, method, fold = job
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -161,7 +161,7 @@ def spread(values: list[float], digits: int) -> str:
 
 
 def paired(a: list[float], b: list[float]) -> tuple[float, float]:
-    """Mean of the differences, and their standard error."""
+    """Return the mean of the differences and its standard error."""
     differences = [x - y for x, y in zip(a, b, strict=True)]
     return statistics.mean(differences), statistics.stdev(differences) / math.sqrt(len(differences))
 
@@ -184,7 +184,7 @@ def rows_of(table: str, scores: dict[tuple[str, str], list[Score]]) -> list[str]
 
 
 def verdict(scores: dict[tuple[str, str], list[Score]]) -> list[str]:
-    """Count the tables where ours has the least CRPS, or one that cannot be told from it."""
+    """Count the tables where ours has the lowest CRPS, or none is significantly lower."""
     others = [m for m in METHODS if not m.startswith("cramix")]
     best = tied = 0
     for table in TABLES:
@@ -195,7 +195,7 @@ def verdict(scores: dict[tuple[str, str], list[Score]]) -> list[str]:
     ended = sum(math.isnan(s.crps) for (_, method), own in scores.items() for s in own if method.startswith("cramix"))
     total = sum(len(own) for (_, method), own in scores.items() if method.startswith("cramix"))
     return [
-        f"Against the others, `{OURS}` has the least mean CRPS on {best} of {len(TABLES)} tables, and on {tied} no "
+        f"Against the others, `{OURS}` has the lowest mean CRPS on {best} of {len(TABLES)} tables, and on {tied} no "
         "other is better beyond two standard errors of the paired differences. Fits of ours that ended in NaN: "
         f"{ended} of {total}."
     ]
@@ -209,14 +209,14 @@ def main(held: int) -> None:
         "",
         f"`python benchmarks/regression.py --held {held}`, {machine(np, torch, sklearn, cramix)}, {versions}.",
         "",
-        f"{held} of {FOLDS} folds are held out, one after the other; numbers are means and standard errors over them, "
-        "CRPS and negative log likelihood the lower the better. The fourth column is the difference to the first row, "
-        "fold by fold. Time is that of the processor for a fit and its predictions, on one thread. All at their "
-        "defaults but for what `benchmarks/regression.py` says; ours were chosen on other folds and draws. Ours are "
-        "ten networks, one where said so. A forest's quantiles have no density.",
+        f"{held} of {FOLDS} folds are held out, one at a time. Values are means and standard errors over these folds; "
+        "for CRPS and negative log likelihood (NLL) lower is better. The fourth column is the difference to the first "
+        "row, paired by fold. Time is CPU time of a fit and its predictions, on one thread. Settings are defaults "
+        "unless `benchmarks/regression.py` sets them; our defaults were chosen on other folds and draws. Ours are "
+        "ensembles of ten networks unless stated. A quantile forest has no density.",
     ]
     page = Page(HERE / "regression.md", intro)
-    page.add(["| table | method | CRPS | less ours | negative log likelihood | time |", "|---|---|---|---|---|---|"])
+    page.add(["| table | method | CRPS | minus ours | NLL | time |", "|---|---|---|---|---|---|"])
     scores: dict[tuple[str, str], list[Score]] = defaultdict(list)
     with ProcessPoolExecutor(2) as pool:
         for table in TABLES:

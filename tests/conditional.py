@@ -1,4 +1,4 @@
-"""Conditional mixtures that are known, for tests and benchmarks of networks."""
+"""Known conditional mixtures, for tests and benchmarks of networks."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from typer.testing import CliRunner
 
 import cramix
 from cramix import Diagonal, MultivariateNormalMixture, NormalMixture
-from cramix.cli import measures, report, tables
+from cramix.cli import formats, measures, report, tables, writers
 from cramix.cli.app import app
 
 D = torch.float64
@@ -70,14 +71,14 @@ def normal(mean: list[float], variance: float = 1.0) -> MultivariateNormalMixtur
 
 
 def write_csv(path: Path, x: np.ndarray, names: str) -> None:
-    tables.write(torch.from_numpy(x), names.split(","), path)
+    writers.write(dict(zip(names.split(","), x.T, strict=True)), path)
 
 
 @pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
 def test_fit_reports_what_scikit_learn_computes_of_its_model(kind: str, folder: Path) -> None:
     x = two_clusters()
     write_csv(folder / "x.csv", x, "a,b")
-    about = run_json("fit", "x.csv", "-k", 2, "--covariance", kind, "--out", "m.safetensors")
+    about = run_json("fit", "x.csv", "-k", 2, "--covariance-type", kind, "--out", "m.safetensors")
     model = cramix.load("m.safetensors")
     assert isinstance(model, MultivariateNormalMixture)
     theirs = model.to_sklearn()
@@ -87,20 +88,34 @@ def test_fit_reports_what_scikit_learn_computes_of_its_model(kind: str, folder: 
     assert about["aic"] == pytest.approx(theirs.aic(x), rel=1e-9)
     fitted = GaussianMixture(2, covariance_type=kind, n_init=5, tol=1e-8, random_state=0).fit(x)
     assert about["mean_log_likelihood"] >= fitted.score(x) - 1e-4
-    assert (about["k"], about["n"], about["d"], about["columns"]) == (2, 300, 2, ["a", "b"])
+    assert (about["n_components"], about["n_rows"], about["n_columns"]) == (2, 300, 2)
     assert about["converged"] is True
-    weights = [c["weight"] for c in about["components"]]
-    assert weights == sorted(model.weights.tolist(), reverse=True)
-    heavy = int(model.weights.argmax())
-    assert about["components"][0]["mean"] == model.means[heavy].tolist()
-    assert about["components"][0]["scales"] == pytest.approx(model.covariances[heavy].diagonal().sqrt().tolist())
+    # The object has the whole model, and the heaviest component comes first.
+    mixture = about["mixture"]
+    assert mixture["columns"] == ["a", "b"]
+    parts = [torch.tensor(mixture[key], dtype=D) for key in ("weights", "means", "covariances")]
+    assert mixture["weights"] == sorted(mixture["weights"], reverse=True)
+    for part, truth in zip(parts, (model.weights, model.means, model.covariances), strict=True):
+        assert torch.equal(part, truth)
+    again = MultivariateNormalMixture(*parts)
+    assert again.log_prob(torch.from_numpy(x)).mean().item() == pytest.approx(about["mean_log_likelihood"], rel=1e-9)
 
 
 def test_fit_prints_a_table_for_people_and_names_columns(folder: Path) -> None:
     write_csv(folder / "x.csv", two_clusters(), "a[1],b")
     out, err = run("fit", "x.csv", "-k", 2, "--out", "m.safetensors", "--plot", "fit.png")
     assert err == ""  # no progress where nobody looks on
-    for word in ("mean log likelihood", "BIC", "AIC", "stopped", "seconds", "weight", "a[1]: mean ± scale", "fit.png"):
+    for word in (
+        "mean log likelihood",
+        "BIC",
+        "AIC",
+        "stopped",
+        "seconds",
+        "weight",
+        "a[1]",
+        "mean ± standard deviation",
+        "fit.png",
+    ):
         assert word in out
     assert (folder / "fit.png").read_bytes().startswith(b"\x89PNG")
     assert cramix.io.names("m.safetensors") == ("a[1]", "b")
@@ -116,7 +131,7 @@ def test_fit_without_out_writes_nothing_and_quiet_says_nothing(folder: Path) -> 
 def test_fit_is_the_same_for_the_same_seed(folder: Path) -> None:
     write_csv(folder / "x.csv", two_clusters(60), "a,b")
     fits = [run_json("fit", "x.csv", "-k", 4, "--method", "em", "--seed", seed) for seed in (1, 1, 2)]
-    first, again, other = (fit["components"] for fit in fits)
+    first, again, other = (fit["mixture"] for fit in fits)
     assert first == again
     assert first != other
 
@@ -126,9 +141,9 @@ def test_weights_stand_for_repeated_rows(folder: Path) -> None:
     counts = np.random.default_rng(1).integers(1, 4, len(x))
     write_csv(folder / "weighted.csv", np.column_stack([x, counts]), "a,b,w")
     write_csv(folder / "repeated.csv", x.repeat(counts, 0), "a,b")
-    weighted = run_json("fit", "weighted.csv", "-k", 2, "--weights", "w")
+    weighted = run_json("fit", "weighted.csv", "-k", 2, "--sample-weight", "w")
     repeated = run_json("fit", "repeated.csv", "-k", 2)
-    assert weighted["columns"] == ["a", "b"]
+    assert weighted["mixture"]["columns"] == ["a", "b"]
     assert weighted["mean_log_likelihood"] == pytest.approx(repeated["mean_log_likelihood"], abs=1e-6)
 
 
@@ -138,10 +153,10 @@ def test_fit_takes_columns_in_their_order_and_drops_rows_on_request(folder: Path
     (folder / "x.csv").write_text("a,text,b\n" + "\n".join(rows))
     assert "2 of 302 rows" in refuses("fit", "x.csv", "-k", 2, "--columns", "b,a")
     out, _ = run("fit", "x.csv", "-k", 2, "--columns", "b,a", "--drop-missing")
-    assert "rows dropped          2" in out
+    assert re.search(r"rows dropped +2\b", out)
     about = run_json("fit", "x.csv", "-k", 1, "--columns", "b,a", "--drop-missing")
-    assert (about["n"], about["dropped"]) == (300, 2)
-    assert about["components"][0]["mean"] == pytest.approx(x[:, ::-1].mean(0), rel=1e-6)
+    assert (about["n_rows"], about["dropped"]) == (300, 2)
+    assert about["mixture"]["means"][0] == pytest.approx(x[:, ::-1].mean(0), rel=1e-6)
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".parquet", ".tsv"])
@@ -149,17 +164,29 @@ def test_fit_reads_every_kind_of_file(suffix: str, folder: Path) -> None:
     x = two_clusters(90)
     write_csv(folder / f"x{suffix}", x, "a,b")
     about = run_json("fit", f"x{suffix}", "-k", 1)
-    assert about["components"][0]["mean"] == pytest.approx(x.mean(0), rel=1e-6)
+    assert about["mixture"]["means"][0] == pytest.approx(x.mean(0), rel=1e-6)
 
 
 def test_one_column_and_many_columns_fit_the_screen(folder: Path) -> None:
     random = np.random.default_rng(0)
     write_csv(folder / "one.csv", random.normal(size=(200, 1)), "a")
-    assert run_json("fit", "one.csv", "-k", 2, "--plot", "one.svg")["d"] == 1
+    about = run_json("fit", "one.csv", "-k", 2, "--plot", "one.svg", "--out", "one.safetensors")
+    assert about["n_columns"] == 1
+    model = cramix.load("one.safetensors")
+    assert isinstance(model, NormalMixture)
+    assert model.means.tolist() == [mean for (mean,) in about["mixture"]["means"]]
+    out, _ = run("predict", "one.safetensors", "one.csv")
+    assert len(out.splitlines()) == 201
     write_csv(folder / "many.csv", random.normal(size=(200, 12)), ",".join(f"column{i}" for i in range(12)))
     out, _ = run("fit", "many.csv", "-k", 1, "--plot", "many.pdf")
     assert max(map(len, out.splitlines())) <= 80
-    assert "10 more columns" in out
+    for i in range(12):
+        assert f" column{i} " in out
+    write_csv(folder / "more.csv", random.normal(size=(200, 70)), ",".join(f"column{i}" for i in range(70)))
+    out, _ = run("fit", "more.csv", "-k", 1, "--covariance-type", "diag")
+    assert "and 10 more columns; --json shows all" in out
+    out, _ = run("fit", "one.csv", "-k", 25, "--covariance-type", "tied")
+    assert "and 5 lighter components; --json shows all" in out
 
 
 def test_warnings_are_one_line_each(folder: Path) -> None:
@@ -169,20 +196,238 @@ def test_warnings_are_one_line_each(folder: Path) -> None:
     assert "collapsed" in err
     assert err.count("\n") == err.count("warning: ")
 
-
-def test_the_floor_is_a_part_of_the_variance(folder: Path) -> None:
     x = two_clusters(90)
     write_csv(folder / "x.csv", x, "a,b")
-    (component,) = run_json("fit", "x.csv", "-k", 1, "--floor", 0.5)["components"]
-    assert component["scales"] == pytest.approx(np.sqrt(1.5 * x.var(0)), rel=1e-5)
-    assert "floor must be a number > 0" in refuses("fit", "x.csv", "-k", 2, "--floor", 0)
+    (covariance,) = run_json("fit", "x.csv", "-k", 1, "--reg-covar", 0.5)["mixture"]["covariances"]
+    np.testing.assert_allclose(covariance, np.cov(x.T, bias=True) + 0.5 * np.eye(2), rtol=1e-6)
+    assert "reg_covar must be" in refuses("fit", "x.csv", "-k", 2, "--reg-covar", -1)
+
+
+def three_clusters() -> np.ndarray:
+    random = np.random.default_rng(3)
+    return np.concatenate([centre + random.normal(size=(60, 2)) for centre in ([0, 0], [8, 0], [0, 8])])
+
+
+def test_without_k_the_lowest_bic_decides(folder: Path) -> None:
+    x = three_clusters()
+    write_csv(folder / "x.csv", x, "a,b")
+    about = run_json("fit", "x.csv")
+    theirs = {k: GaussianMixture(k, n_init=2, max_iter=1000, random_state=0).fit(x).bic(x) for k in range(1, 11)}
+    assert about["n_components"] == min(theirs, key=theirs.__getitem__) == 3
+    bic = {row["n_components"]: row["bic"] for row in about["selection"]}
+    assert list(bic) == list(range(1, 11))
+    for k in (1, 2, 3):
+        assert bic[k] == pytest.approx(theirs[k], rel=1e-4)
+    assert (about["bic"], about["mean_log_likelihood"]) == (bic[3], about["selection"][2]["mean_log_likelihood"])
+    asked = run_json("fit", "x.csv", "-k", 3)
+    assert about["mean_log_likelihood"] == pytest.approx(asked["mean_log_likelihood"], rel=1e-6)
+    out, _ = run("fit", "x.csv")
+    assert re.search(r"components +3, chosen from 1 to 10 by BIC", out)
+    assert re.search(r"3 │ +-\d\.\d{4} │ +\d+\.\d │ +\+0\.0 │ chosen", out)
+
+
+def test_a_range_of_components(folder: Path) -> None:
+    write_csv(folder / "x.csv", three_clusters(), "a,b")
+    about = run_json("fit", "x.csv", "-k", "1-2")
+    assert [row["n_components"] for row in about["selection"]] == [1, 2]
+    assert about["n_components"] == 2
+    one = run_json("fit", "x.csv", "-k", "2-2")
+    assert one["mean_log_likelihood"] == pytest.approx(about["mean_log_likelihood"], rel=1e-6)
+
+
+def test_few_rows_allow_few_components_and_collapsed_ones_are_not_chosen(folder: Path) -> None:
+    write_csv(folder / "x.csv", two_clusters(13), "a,b")
+    about = run_json("fit", "x.csv")
+    assert [row["n_components"] for row in about["selection"]] == [1, 2, 3, 4]
+    assert about["collapsed"] == 0
+    # Half of the rows are one point, whose likelihood has no bound.
+    random = np.random.default_rng(0)
+    write_csv(folder / "spike.csv", np.concatenate([np.full((30, 2), 0.5), random.normal(size=(30, 2))]), "a,b")
+    out, err = run("fit", "spike.csv", "--json")
+    about = json.loads(out)
+    assert any(row["collapsed"] for row in about["selection"])
+    assert about["collapsed"] == 0
+    assert err == ""  # no warnings about fits that were not chosen
+    (folder / "one.csv").write_text("a,b\n1,2\n")
+    assert "at least 2 rows; it has 1" in refuses("fit", "one.csv")
+
+
+def test_bad_numbers_of_components_and_bad_choices(folder: Path) -> None:
+    write_csv(folder / "x.csv", two_clusters(30), "a,b")
+    for k in ("many", 0, "5-2", "0-3", "-3", "1-", "2.5", ""):
+        line = refuses("fit", "x.csv", "-k", k)
+        assert f"-k must be a number >= 1, such as 3, or a range, such as 1-10; got '{k}'" in line
+    assert "at most the 30 rows of x.csv; got 40" in refuses("fit", "x.csv", "-k", "1-40")
+    line = refuses("fit", "x.csv", "--covariance-type", "foo")
+    assert "--covariance-type must be one of full, tied, diag, spherical; got 'foo'" in line
+    assert "--method em needs one number of components" in refuses("fit", "x.csv", "--method", "em")
+
+
+def test_fit_points_out_index_and_constant_columns(folder: Path) -> None:
+    x = two_clusters(60)
+    write_csv(folder / "x.csv", np.column_stack([np.arange(1, 61), x, np.full(60, 7.0)]), "rownames,a,b,c")
+    _, err = run("fit", "x.csv", "-k", 1, "--quiet")
+    assert "note: x.csv: 'rownames' may be row numbers" in err
+    assert "note: x.csv: 'c' never varies. To leave out: --exclude c" in err
+    out, err = run("fit", "x.csv", "-k", 1, "--exclude", "rownames,c", "--json")
+    assert err == ""
+    assert json.loads(out)["mixture"]["columns"] == ["a", "b"]
+
+
+def test_text_columns_are_refused_by_name(folder: Path) -> None:
+    (folder / "x.csv").write_text("t,a,sp\n2020-01-01,1,B\n2020-01-02,3,O\n")
+    assert "columns 't', 'sp' must hold numbers" in refuses("fit", "x.csv")
+    assert "--exclude t,sp" in refuses("fit", "x.csv")
+    assert run_json("fit", "x.csv", "--exclude", "t,sp", "-k", 1)["n_columns"] == 1
+
+
+def test_standard_input_is_csv(folder: Path) -> None:
+    x = two_clusters(60)
+    write_csv(folder / "x.csv", x, "a,b")
+    text = (folder / "x.csv").read_text()
+    from_file = run_json("fit", "x.csv", "-k", 2, "--out", "m.safetensors")
+    done = CliRunner().invoke(app, ["fit", "-", "-k", "2", "--json"], input=text)
+    assert json.loads(done.stdout)["data"] == "standard input"
+    assert json.loads(done.stdout)["mixture"] == from_file["mixture"]
+    done = CliRunner().invoke(app, ["fit", "-", "-k", "2", "--delimiter", "|", "--json"], input=text.replace(",", "|"))
+    assert json.loads(done.stdout)["mixture"] == from_file["mixture"]
+    done = CliRunner().invoke(app, ["compare", "m.safetensors", "-", "--json"], input=text)
+    assert json.loads(done.stdout)["mean_log_likelihood"] == pytest.approx(from_file["mean_log_likelihood"], rel=1e-9)
+    done = CliRunner().invoke(app, ["fit", "-"], input="")
+    assert (done.exit_code, done.stderr) == (2, "error: standard input is empty.\n")
+    assert "cannot both be standard input" in refuses("compare", "-", "-")
+
+
+def test_predict_says_what_scikit_learn_says_of_the_model(folder: Path) -> None:
+    x = three_clusters()
+    write_csv(folder / "x.csv", x, "a,b")
+    run("fit", "x.csv", "-k", 3, "--out", "m.safetensors")
+    theirs = cramix.load("m.safetensors").to_sklearn()
+    y = np.concatenate([x[:50], [[40.0, 40.0], [4.0, 4.0]]])
+    write_csv(folder / "y.csv", np.column_stack([y[:, 1], np.zeros(52), y[:, 0]]), "b,other,a")  # matched by name
+    about = run_json("predict", "m.safetensors", "y.csv", "--out", "p.csv")
+    rows = np.genfromtxt(folder / "p.csv", delimiter=",", names=True)
+    names = [f"probability_{i}" for i in range(3)]
+    assert rows.dtype.names == ("row", "label", *names, "log_density", "outlier")
+    np.testing.assert_array_equal(rows["row"], np.arange(1, 53))
+    np.testing.assert_array_equal(rows["label"], theirs.predict(y))
+    np.testing.assert_allclose(np.column_stack([rows[n] for n in names]), theirs.predict_proba(y), atol=1e-9)
+    np.testing.assert_allclose(rows["log_density"], theirs.score_samples(y), rtol=1e-9)
+    assert rows["outlier"][-2:].tolist() == [1, 1]
+    assert about["outliers"] == rows["outlier"].sum()
+    assert about["rows_by_label"] == np.bincount(theirs.predict(y), minlength=3).tolist()
+    assert "rows by label" in run("predict", "m.safetensors", "y.csv", "--out", "p.csv")[0]
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.2])
+def test_outliers_are_a_fraction_of_the_models_own_samples(fraction: float, folder: Path) -> None:
+    cramix.save(normal([1.0, -2.0], 4.0), "m.safetensors", names=["a", "b"])
+    run("sample", "m.safetensors", "-n", 20_000, "--out", "x.npy", "--seed", 7)
+    about = run_json("predict", "m.safetensors", "x.npy", "--out", "p.npy", "--outliers", fraction)
+    # The squared distance from the mean is chi-squared.
+    distance = stats.chi2(2).isf(fraction)
+    assert about["threshold"] == pytest.approx(-0.5 * distance - math.log(2 * math.pi * 4), abs=0.1)
+    assert about["outliers"] / 20_000 == pytest.approx(fraction, abs=5 * math.sqrt(fraction / 20_000))
+    assert np.load("p.npy").shape == (20_000, 5)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet", ".npy"])
+def test_predict_writes_every_format_and_numbers_rows(suffix: str, folder: Path) -> None:
+    cramix.save(normal([0.0, 0.0]), "m.safetensors", names=["a", "b"])
+    (folder / "x.csv").write_text("a,b\n1,2\n,3\n0.5,0\n")
+    assert "1 of 3 rows" in refuses("predict", "m.safetensors", "x.csv", "--out", f"p{suffix}")
+    about = run_json("predict", "m.safetensors", "x.csv", "--out", f"p{suffix}", "--drop-missing")
+    assert (about["n_rows"], about["dropped"]) == (2, 1)
+    table = tables.read(folder / f"p{suffix}")
+    assert table.rows[:, 0].tolist() == [1, 3]
+    assert table.rows[:, -2].tolist() == pytest.approx(stats.norm.logpdf([[1, 2], [0.5, 0]]).sum(1).tolist())
+
+
+def test_predict_prints_csv_unless_there_is_a_file(folder: Path) -> None:
+    cramix.save(NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1)), "m.safetensors")
+    np.save("x.npy", np.array([0.5, 9.0]))
+    out, err = run("predict", "m.safetensors", "x.npy")
+    assert err == ""
+    header, first, second = out.splitlines()
+    assert header == "row,label,probability_0,log_density,outlier"
+    assert first.startswith("1,0,1,-1.04")
+    assert second.endswith(",1")
+    assert run("predict", "m.safetensors", "x.npy", "--out", "-")[0] == out
+
+
+def test_predict_refuses_what_does_not_fit(folder: Path) -> None:
+    write_csv(folder / "x.csv", two_clusters(30), "a,b")
+    cramix.save(normal([0.0, 0.0]), "m.safetensors", names=["a", "c"])
+    cramix.save(NormalMixture.from_samples(torch.tensor([0.0, 2.0])), "atoms.safetensors")
+    line = refuses("predict", "m.safetensors", "x.csv", "--out", "p.csv")
+    assert "must have the 2 columns of the model; it lacks c. It has: a, b." in line
+    assert run_json("predict", "m.safetensors", "x.csv", "--out", "p.csv", "--columns", "a,b")["n_rows"] == 30
+    assert "must name the 2 columns" in refuses("predict", "m.safetensors", "x.csv", "--out", "p.csv", "--columns", "a")
+    assert "no density" in refuses("predict", "atoms.safetensors", "x.csv", "--out", "p.csv", "--columns", "a")
+    assert "is data; this must be a model" in refuses("predict", "x.csv", "m.safetensors", "--out", "p.csv")
+    for fraction in (0, 1, 2, -0.1):
+        line = refuses("predict", "m.safetensors", "x.csv", "--out", "p.csv", f"--outliers={fraction}")
+        assert "--outliers must be a fraction between 0 and 1" in line
+    assert "--json and --out -" in run("predict", "m.safetensors", "x.csv", "--json", code=2)[1]
+
+
+def moved(folder: Path, x: np.ndarray, by: list[float]) -> str:
+    write_csv(folder / "moved.csv", x + by, "length,mass")
+    return "moved.csv"
+
+
+def test_compare_measures_in_standard_deviations_of_the_first(folder: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(500, 2)) * [5.0, 800.0]
+    write_csv(folder / "x.csv", x, "length,mass")
+    shifts = ([15.0, 0.0], [0.0, 2400.0])  # three deviations of either column
+    distances = [run_json("compare", "x.csv", moved(folder, x, by))["c2"] for by in shifts]
+    assert distances[0] == pytest.approx(distances[1], rel=0.05)
+    scaled, y = x / x.std(0), (x + shifts[0]) / x.std(0)
+    mean = cdist(scaled, y).mean() - 0.5 * (cdist(scaled, scaled).mean() + cdist(y, y).mean())
+    assert distances[0] == pytest.approx(math.sqrt(2 / math.pi * mean), rel=1e-6)
+    raw = [run_json("compare", "x.csv", moved(folder, x, by), "--raw") for by in shifts]
+    assert raw[1]["c2"] > 20 * raw[0]["c2"]
+    assert (raw[0]["unit"], run_json("compare", "x.csv", "x.csv")["unit"]) == ("raw", "standard deviations of a")
+    assert "standard deviation of each column in A" in run("compare", "x.csv", "x.csv")[0]
+
+
+def test_the_divergence_has_no_unit_and_the_squared_error_that_of_the_first(folder: Path) -> None:
+    cramix.save(normal([0.0, 0.0], 4.0), "a.safetensors")
+    cramix.save(normal([3.0, 0.0], 4.0), "b.safetensors")
+    about, raw = (run_json("compare", "a.safetensors", "b.safetensors", *options) for options in ((), ("--raw",)))
+    assert about["kl_a_b"]["value"] == pytest.approx(raw["kl_a_b"]["value"], rel=1e-6)
+    assert about["ise"] == pytest.approx(2 / (4 * math.pi) * (1 - math.exp(-(1.5**2) / 4)), rel=1e-9)
+    assert about["c2"] == pytest.approx(raw["c2"] / math.sqrt(2), rel=1e-6)
+
+
+def test_constant_columns_are_no_unit(folder: Path) -> None:
+    x = two_clusters(30)
+    write_csv(folder / "x.csv", np.column_stack([x, np.full(30, 7.1)]), "a,b,c")
+    _, err = run("compare", "x.csv", "x.csv", code=2)
+    assert "these are constant: c. Leave them out with --exclude c, or add --raw" in err
+    for options in (("--raw",), ("--exclude", "c")):
+        assert run_json("compare", "x.csv", "x.csv", *options)["c2"] == pytest.approx(0, abs=1e-6)
+
+
+def test_compare_of_some_columns_takes_the_marginal_of_a_model(folder: Path) -> None:
+    x = two_clusters(90)
+    write_csv(folder / "x.csv", x, "a,b")
+    cramix.save(normal([1.0, 2.0], 4.0), "m.safetensors", names=["a", "b"])
+    truth = stats.norm(2, 2).logpdf(x[:, 1]).mean()
+    for options in (("--columns", "b"), ("--exclude", "a")):
+        assert run_json("compare", "m.safetensors", "x.csv", *options)["mean_log_likelihood"] == pytest.approx(truth)
+
+
+def test_python_m_cramix_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "cramix", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"cramix {cramix.__version__}\n"
 
 
 def test_compare_of_models_gives_closed_forms(folder: Path) -> None:
     shift = 1.5
     cramix.save(normal([0.0, 0.0]), "a.safetensors")
     cramix.save(normal([shift, 0.0]), "b.safetensors")
-    about = run_json("compare", "a.safetensors", "b.safetensors")
+    about = run_json("compare", "a.safetensors", "b.safetensors", "--raw")
     assert about["ise"] == pytest.approx(2 / (4 * math.pi) * (1 - math.exp(-(shift**2) / 4)), rel=1e-9)
     for key in ("kl_a_b", "kl_b_a"):
         error = about[key]["standard_error"]
@@ -193,7 +438,7 @@ def test_compare_of_models_gives_closed_forms(folder: Path) -> None:
     assert about["c2"] == pytest.approx(math.sqrt(2 / math.pi * (length[0] - length[1])), rel=1e-6)
     assert about["directions"] is None
     out, _ = run("compare", "a.safetensors", "b.safetensors")
-    for word in ("C2", "ISE", "KL(A‖B)", "±", "a model of 1 component\n"):
+    for word in ("C2", "ISE", "KL(A‖B)", "±", "a model with 1 component\n"):
         assert word in out
 
 
@@ -202,9 +447,9 @@ def test_compare_of_data_is_the_energy_distance(folder: Path) -> None:
     write_csv(folder / "x.csv", x, "a,b")
     write_csv(folder / "y.parquet", y[:, ::-1].copy(), "b,a")  # matched by name
     mean = cdist(x, y).mean() - 0.5 * (cdist(x, x).mean() + cdist(y, y).mean())
-    about = run_json("compare", "x.csv", "y.parquet")
+    about = run_json("compare", "x.csv", "y.parquet", "--raw")
     assert about["c2"] == pytest.approx(math.sqrt(2 / math.pi * mean), rel=1e-6)
-    assert (about["a"]["n"], about["b"]["n"], about["b"]["kind"]) == (90, 60, "data")
+    assert (about["a"]["n_rows"], about["b"]["n_rows"], about["b"]["kind"]) == (90, 60, "data")
     assert "ise" not in about
 
 
@@ -247,7 +492,7 @@ def test_many_points_are_compared_over_slices_and_it_is_said(folder: Path, monke
     write_csv(folder / "x.csv", two_clusters(90), "a,b")
     write_csv(folder / "y.csv", two_clusters(60) + 0.3, "a,b")
     exact = run_json("compare", "x.csv", "y.csv")["c2"]
-    monkeypatch.setattr(measures, "_MOST_PAIRS", 100)
+    monkeypatch.setattr(measures, "cramer", partial(measures.cramer, most_pairs=100))
     about = run_json("compare", "x.csv", "y.csv")
     assert about["directions"] == 256
     assert about["c2"] == pytest.approx(exact, rel=0.05)
@@ -255,9 +500,8 @@ def test_many_points_are_compared_over_slices_and_it_is_said(folder: Path, monke
     assert "over 256 directions" in run("compare", "x.csv", "y.csv")[0]
 
 
-def test_the_divergence_in_rounds_is_that_of_all_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measures, "_BLOCK", 1 << 10)
-    estimate = measures.kullback_leibler(normal([0.0, 0.0]), normal([1.0, 0.0]))
+def test_the_divergence_in_blocks_is_that_of_all_draws() -> None:
+    estimate = measures.kullback_leibler(normal([0.0, 0.0]), normal([1.0, 0.0]), block=1 << 10)
     assert estimate.standard_error == pytest.approx(1 / 2**8, rel=0.05)
     assert estimate.value == pytest.approx(0.5, abs=4 * estimate.standard_error)
 
@@ -268,7 +512,7 @@ def test_sample_draws_from_the_model_into_every_kind_of_file(folder: Path) -> No
     )
     cramix.save(p, "m.safetensors", names=["a", "b"])
     drawn = []
-    for suffix in tables.WRITABLE:
+    for suffix in formats.DATA_OUT:
         run("sample", "m.safetensors", "-n", 2000, "--out", f"x{suffix}", "--seed", 5)
         drawn.append(tables.read(folder / f"x{suffix}").rows.float())  # as the model is
         assert torch.equal(drawn[-1], drawn[0])
@@ -306,10 +550,11 @@ def test_compress_keeps_type_and_names_and_says_how_close(univariate: bool, fold
     assert q.n_components == 2
     assert list(cramix.io.names("small.safetensors") or ()) == names
     assert q.weights.tolist() == pytest.approx([0.5, 0.5], abs=0.02)
-    again = run_json("compare", "small.safetensors", "large.safetensors")
-    assert about["c2"] == pytest.approx(again["c2"], rel=1e-9)
-    assert about["ise"] == pytest.approx(again["ise"], rel=1e-9)
+    again = run_json("compare", "large.safetensors", "small.safetensors")
+    assert about["c2"] == pytest.approx(again["c2"], rel=1e-6)
+    assert about["ise"] == pytest.approx(again["ise"], rel=1e-6)
     assert about["c2"] < 0.1
+    assert about["mixture"]["weights"] == q.weights.tolist()
     assert "C2" in run("compress", "large.safetensors", "-k", 2, "--out", "small.safetensors")[0]
     assert "at most the 8 components" in refuses("compress", "large.safetensors", "-k", 9, "--out", "s.safetensors")
 
@@ -320,11 +565,11 @@ def test_refusals(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cramix.save(normal([0.0, 0.0]).expand((2,)), "batch.safetensors")
     (folder / "cut.safetensors").write_bytes((folder / "m3.safetensors").read_bytes()[:-10])
     (folder / "fake.safetensors").write_text("a,b\n1,2\n")
-    assert "nothing.csv is not there" in refuses("fit", "nothing.csv", "-k", 1)
+    assert "nothing.csv does not exist" in refuses("fit", "nothing.csv", "-k", 1)
     assert "is a folder" in refuses("fit", ".", "-k", 1)
-    assert "is a model file" in refuses("fit", "m3.safetensors", "-k", 1)
-    assert "is a data file" in refuses("sample", "x.csv", "-n", 1, "--out", "y.csv")
-    assert "is a data file" in refuses("compress", "x.csv", "-k", 1, "--out", "s.safetensors")
+    assert "is a model; this must be data" in refuses("fit", "m3.safetensors", "-k", 1)
+    assert "is data; this must be a model" in refuses("sample", "x.csv", "-n", 1, "--out", "y.csv")
+    assert "is data; this must be a model" in refuses("compress", "x.csv", "-k", 1, "--out", "s.safetensors")
     assert "at most the 30 rows" in refuses("fit", "x.csv", "-k", 31)
     assert "nowhere is not a folder" in refuses("fit", "x.csv", "-k", 1, "--out", "nowhere/m.safetensors")
     assert "nowhere is not a folder" in refuses("fit", "x.csv", "-k", 1, "--plot", "nowhere/m.png")
@@ -334,11 +579,12 @@ def test_refusals(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "whole safetensors" in refuses("sample", "cut.safetensors", "-n", 1, "--out", "y.csv")
     assert "whole safetensors" in refuses("compare", "fake.safetensors", "x.csv")
     assert "one mixture" in refuses("sample", "batch.safetensors", "-n", 1, "--out", "y.csv")
-    assert "has d = 3 and x.csv has d = 2" in refuses("compare", "m3.safetensors", "x.csv")
+    assert "must have the 3 columns of the model" in refuses("compare", "m3.safetensors", "x.csv")
+    assert "has 3 columns and x.csv has 2" in refuses("compare", "m3.safetensors", "x.csv", "--columns", "a,b")
     assert "--method must be one of merge" in refuses("fit", "x.csv", "-k", 1, "--method", "magic")
     assert "x.csv has no column 'c'" in refuses("compare", "x.csv", "x.csv", "--columns", "a,c")
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
-    assert "cannot be written to" in refuses("fit", "x.csv", "-k", 1, "--out", "m.safetensors")
+    assert "is not writable" in refuses("fit", "x.csv", "-k", 1, "--out", "m.safetensors")
     assert sorted(path.suffix for path in folder.iterdir()) == [".csv"] + 4 * [".safetensors"]
 
 
@@ -346,10 +592,10 @@ def test_wrong_usage_is_refused_too(folder: Path) -> None:
     write_csv(folder / "x.csv", two_clusters(30), "a,b")
     for arguments, words in [
         (("fit",), ["DATA"]),
-        (("fit", "x.csv"), ["-k"]),
-        (("fit", "x.csv", "-k", "many"), ["-k", "integer"]),
-        (("fit", "x.csv", "-k", 0), ["-k"]),
-        (("fit", "x.csv", "-k", 1, "--covariance", "round"), ["full", "spherical"]),
+        (("predict", "m.safetensors"), ["DATA"]),
+        (("fit", "x.csv", "--seed", "many"), ["--seed", "integer"]),
+        (("fit", "x.csv", "--reg-covar", "small"), ["--reg-covar", "number"]),
+        (("compress", "m.safetensors", "-k", 0, "--out", "s.safetensors"), ["-k"]),
         (("fit", "x.csv", "-k", 1, "--colour", "red"), ["--colour"]),
         (("sample", "m.safetensors", "-n", 0, "--out", "-"), ["-n"]),
         (("unfit",), ["unfit"]),
@@ -364,8 +610,9 @@ def test_wrong_usage_is_refused_too(folder: Path) -> None:
 def test_help_lists_the_commands() -> None:
     for arguments in ((), ("--help",)):
         out, _ = run(*arguments)
-        for command in ("demo", "fit", "compare", "compress", "sample"):
+        for command in ("demo", "fit", "predict", "compare", "compress", "sample"):
             assert command in out
+    assert "Exit codes: 0 success, 2 invalid input, 1 internal error." in run("--help")[0]
     assert "--drop-missing" in run("fit", "--help")[0]
     assert run("--version")[0] == f"cramix {cramix.__version__}\n"
 
@@ -426,7 +673,7 @@ def test_the_installed_command_shows_progress_on_a_terminal(tmp_path: Path) -> N
     command = [PROGRAM, "fit", "x.csv", "-k", "3", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["k"] == 3
+    assert json.loads(done.stdout)["n_components"] == 3
     assert "Fitting 3 components to 300 rows: " in done.stderr
 
 

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from sklearn.metrics import adjusted_rand_score
 
 from cramix import demo, fit, sliced_cramer_loss
-from cramix.data import ring_line_square
+from cramix.data import parallel_groups, ring_line_square
 from cramix.fitting import METHODS
 from cramix.plot import panels
 
@@ -22,10 +24,11 @@ def cramix(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=one_thread)
 
 
-def test_demo_fits_by_every_method_and_writes_a_png(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_demo_prints_tables_and_writes_a_png(tmp_path: Path) -> None:
     done = cramix("demo", "--out", "picture.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for word in ("likelihood", "C2", "seconds", "picture.png", *(name[:10] for name in METHODS)):
+    for word in ("Rand index", "likelihood", "C2", "seconds", "picture.png", *(name[:10] for name in METHODS)):
         assert word in done.stdout
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
@@ -36,18 +39,69 @@ def test_demo_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert "nowhere" in done.stderr
 
 
+def test_the_groups_are_found_on_every_seed_and_not_by_scikit_learn() -> None:
+    ours, theirs = demo.recover_groups()
+    assert len(ours.rand_indices) == len(demo.SEEDS)
+    assert min(ours.rand_indices) > 0.95
+    assert max(theirs.rand_indices) < 0.1
+    assert ours.log_likelihood > theirs.log_likelihood + 0.5
+    x, group = parallel_groups()
+    assert ours.rand_indices[0] == pytest.approx(
+        adjusted_rand_score(group, ours.mixture.responsibilities(x).argmax(-1)), abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_groups_are_found_in_other_samples_of_them(seed: int) -> None:
+    x, group = parallel_groups(seed=seed)
+    result = fit(x, 4, generator=torch.Generator().manual_seed(0))
+    assert demo.adjusted_rand_index(group, result.mixture.responsibilities(x).argmax(-1)) > 0.95
+
+
+def test_without_scikit_learn_the_groups_are_shown_beside_em(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    assert [recovery.name for recovery in demo.recover_groups()] == ["cramix", "EM"]
+
+
+def test_the_rand_index_is_that_of_scikit_learn() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        a, b = random.integers(0, 4, 50), random.integers(0, 3, 50)
+        b[:30] = a[:30] % 3
+        ours = demo.adjusted_rand_index(torch.from_numpy(a), torch.from_numpy(b))
+        assert ours == pytest.approx(adjusted_rand_score(a, b), abs=1e-12)
+
+
 def test_the_default_is_the_most_likely_in_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = {name: METHODS[name] for name in ("merge", "em", "kmeans")}
     monkeypatch.setattr("cramix.demo.METHODS", quick)
-    said: list[str] = []
-    contest = demo.run(say=said.append)
-    assert said == list(quick)
+    shown: list[str] = []
+    contest = demo.compare_methods(shown.append)
+    assert shown == list(quick)
     likelihoods = {name: result.log_likelihood for name, result in contest.results.items()}
     assert max(likelihoods.values()) - likelihoods["merge"] < 1e-4
     for name, likelihood, distance, *_ in contest.rows():
         mixture = contest.results[name].mixture
         assert float(likelihood) == pytest.approx(mixture.log_prob(contest.x).mean().item(), abs=1e-3)
         assert float(distance) ** 2 == pytest.approx(sliced_cramer_loss(mixture, contest.x).item(), rel=0.01)
+    figure = demo.picture(demo.recover_groups(), contest)
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[0] == "true groups"
+    assert titles[1] == "cramix: adjusted Rand index 0.98"
+    assert [title.split(":")[0] for title in titles[3:6]] == list(quick)
+
+
+def test_the_groups_are_always_the_same_and_long_and_parallel() -> None:
+    x, group = parallel_groups()
+    assert torch.equal(x, parallel_groups()[0])
+    assert not torch.equal(x, parallel_groups(seed=1)[0])
+    axes = []
+    for g in range(4):
+        values, vectors = torch.linalg.eigh(torch.cov(x[group == g].T))
+        assert values[-1] > 500 * values[-2]
+        axes.append(vectors[:, -1])
+    cosines = torch.stack(axes) @ torch.stack(axes).T
+    assert cosines.abs().min() > 0.999
 
 
 def test_the_data_are_always_the_same_and_lie_on_their_shapes() -> None:

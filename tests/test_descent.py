@@ -18,12 +18,12 @@ from cramix import MultivariateNormalMixture, NormalMixture, Tied, fit, sliced_c
 from cramix.directions import equispaced
 from cramix.fitting import FitResult, GradientDescent, descend
 from cramix.fitting.descent import Iterate
-from cramix.fitting.families import FAMILIES, Family
 from cramix.fitting.lbfgs import minimize
 from cramix.fitting.learning_rates import Rates
 from cramix.fitting.objectives import Batches, Cramer, Likelihood, Objective, default_bandwidth
 from cramix.fitting.problem import Components, Problem, standard_units
 from cramix.fitting.unconstrained import PARAMETRIZATIONS, Parametrization
+from cramix.mixture.covariance import FAMILIES, Family
 
 D = torch.float64
 

@@ -30,10 +30,10 @@ from cramix import (
 )
 from cramix.fitting import METHODS, ExpectationMaximization, GradientDescent, MergeDown
 from cramix.fitting.em import maximize
-from cramix.fitting.families import FAMILIES, Family
 from cramix.fitting.features import Data
 from cramix.fitting.merge import merge_cheapest
 from cramix.fitting.starts import clustered, regrouped
+from cramix.mixture.covariance import FAMILIES, Family
 
 D = torch.float64
 ONE = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))

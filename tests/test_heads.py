@@ -1,4 +1,4 @@
-"""Heads: mixtures of the right shape, a sensible start, a floor that holds, units that do not matter."""
+"""Heads: mixtures of the right shape, initialized from targets, bounded scales, invariance to units."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cramix import (
 )
 from tests.refusals import refuses
 
-KINDS = ["diag", "full", "spherical", "low-rank"]
+KINDS = ["diag", "full", "spherical", "low_rank"]
 D = torch.float64
 
 
@@ -29,9 +29,9 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=D)
 
 
-def head(k: int = 3, event_dim: int = 1, covariance: str = "diag", **settings: object) -> MixtureHead:
+def head(n_components: int = 3, event_dim: int = 1, covariance_type: str = "diag", **settings: object) -> MixtureHead:
     torch.manual_seed(0)
-    return MixtureHead(4, k, event_dim, covariance, dtype=D, **settings)  # type: ignore[arg-type]
+    return MixtureHead(4, n_components, event_dim, covariance_type, dtype=D, **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("batch", [(), (5,), (2, 5), (0,)])
@@ -40,23 +40,23 @@ def test_a_mixture_for_each_feature_vector(batch: tuple[int, ...]) -> None:
     assert isinstance(p, NormalMixture)
     assert p.batch_shape == batch
     assert p.n_components == 3
-    q = head(event_dim=2, covariance="full")(normal(*batch, 4))
+    q = head(event_dim=2, covariance_type="full")(normal(*batch, 4))
     assert isinstance(q, MultivariateNormalMixture)
     assert (q.batch_shape, q.n_components, q.dim) == (batch, 3, 2)
 
 
 @pytest.mark.parametrize(
     ("covariance", "kind", "free"),
-    [("diag", Diagonal, 3), ("full", Factor, 6), ("spherical", Spherical, 1), ("low-rank", Factor, 9)],
+    [("diag", Diagonal, 3), ("full", Factor, 6), ("spherical", Spherical, 1), ("low_rank", Factor, 9)],
 )
-def test_each_kind_of_covariances_has_its_free_numbers(covariance: str, kind: type, free: int) -> None:
+def test_each_covariance_type_has_its_unconstrained_numbers(covariance: str, kind: type, free: int) -> None:
     made = head(2, 3, covariance, rank=2)
     p = made(normal(5, 4))
     assert isinstance(p.covariance_kind, kind)
     assert made.linear.out_features == 2 * (1 + 3 + free)
     eigenvalues = torch.linalg.eigvalsh(p.covariances)
     assert (eigenvalues > 0).all()
-    # All free numbers matter: each moves the covariances or the means or the weights.
+    # Every unconstrained number has an effect on the weights, means or covariances.
     jacobian = torch.func.jacrev(lambda b: _numbers(made, b))(made.linear.bias)
     assert torch.linalg.matrix_rank(jacobian) == 1 + 2 * (3 + min(free, 6))
 
@@ -68,7 +68,7 @@ def _numbers(made: MixtureHead, bias: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_low_rank_is_a_diagonal_and_some_directions() -> None:
-    made = head(1, 4, "low-rank", rank=2)
+    made = head(1, 4, "low_rank", rank=2)
     with torch.no_grad():
         made.linear.bias.normal_(generator=torch.Generator().manual_seed(1))
     (covariance,) = made(normal(4)).covariances.detach()
@@ -78,7 +78,7 @@ def test_a_low_rank_is_a_diagonal_and_some_directions() -> None:
     torch.testing.assert_close(covariance, expected)
 
 
-def test_components_begin_at_quantiles_of_the_targets() -> None:
+def test_components_start_at_quantiles_of_the_targets() -> None:
     y = torch.from_numpy(np.random.default_rng(0).gamma(2, 50, 1000))
     p = head(4, targets=y)(torch.zeros(4, dtype=D))
     np.testing.assert_allclose(
@@ -90,33 +90,33 @@ def test_components_begin_at_quantiles_of_the_targets() -> None:
     assert (far.mean - y.mean()).abs().max() < y.std()
 
 
-def test_components_do_not_begin_in_one_place_where_targets_repeat() -> None:
+def test_components_start_apart_where_targets_repeat() -> None:
     y = torch.tensor([0.0] * 90 + [10.0] * 10, dtype=D)
     p = head(3, targets=y)(torch.zeros(4, dtype=D))
     torch.testing.assert_close(p.means.detach(), torch.tensor([0.0, 5.0, 10.0], dtype=D))
 
 
 @pytest.mark.parametrize("covariance", KINDS)
-def test_components_begin_at_clusters_of_vectors(covariance: str) -> None:
-    places = torch.tensor([[0.0, 0.0], [100.0, 2.0], [50.0, -3.0]], dtype=D)
-    y = places.repeat(200, 1) + 0.1 * normal(600, 2)
+def test_components_start_at_clusters_of_vectors(covariance: str) -> None:
+    centers = torch.tensor([[0.0, 0.0], [100.0, 2.0], [50.0, -3.0]], dtype=D)
+    y = centers.repeat(200, 1) + 0.1 * normal(600, 2)
     p = head(3, 2, covariance, targets=y)(torch.zeros(4, dtype=D))
-    nearest = torch.cdist(places, p.means.detach())
+    nearest = torch.cdist(centers, p.means.detach())
     assert (nearest.min(-1).values < 0.1).all()
 
 
-def test_weights_of_targets_are_how_often_they_are_there() -> None:
+def test_a_weight_of_a_target_counts_as_repetition() -> None:
     y = normal(50, 2)
     times = torch.randint(0, 4, (50,), generator=torch.Generator().manual_seed(0))
     for dim, targets in ((1, y[:, 0]), (2, y)):
         one, other = head(3, dim), head(3, dim)
-        one.start_from(targets, times.double())
-        other.start_from(targets.repeat_interleave(times, 0))
+        one.initialize(targets, times.double())
+        other.initialize(targets.repeat_interleave(times, 0))
         for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True):
             torch.testing.assert_close(a, b)
 
 
-def test_without_targets_it_begins_as_a_standard_normal() -> None:
+def test_without_targets_it_starts_as_a_standard_normal() -> None:
     p = head(8)(torch.zeros(4, dtype=D))
     assert abs(p.mean.item()) < 1e-9
     assert 0.5 < p.variance.item() < 1.5
@@ -127,20 +127,20 @@ def test_without_targets_it_begins_as_a_standard_normal() -> None:
 
 @pytest.mark.parametrize("covariance", KINDS)
 @pytest.mark.parametrize("standardize", [True, False])
-def test_no_scale_goes_below_the_floor(covariance: str, standardize: bool) -> None:
+def test_no_scale_goes_below_the_minimum(covariance: str, standardize: bool) -> None:
     y = normal(500, 2) * 1000 + 5000
-    made = head(2, 2, covariance, targets=y, floor=0.01, standardize=standardize)
+    made = head(2, 2, covariance, targets=y, min_scale=0.01, standardize=standardize)
     with torch.no_grad():
         made.linear.bias.fill_(-1e6)
     kind = made(normal(5, 4)).covariance_kind
-    if covariance in ("full", "low-rank"):  # the diagonal of the factor has the floor; the rest can only turn or add
+    if covariance in ("full", "low_rank"):  # the diagonal of the factor has the bound; the rest only rotates or adds
         lower = kind.values[..., :2, :].diagonal(dim1=-2, dim2=-1)
     else:
         lower = kind.values.sqrt()
     spread = 0.5 * np.diff(np.quantile(y, [0.15865, 0.84135], axis=0, method="inverted_cdf"), axis=0)[0]
     least = 0.01 * spread.min()
     assert (lower >= 0.99 * least).all()
-    line = head(2, targets=y[:, 0], floor=0.01, standardize=standardize)
+    line = head(2, targets=y[:, 0], min_scale=0.01, standardize=standardize)
     with torch.no_grad():
         line.linear.bias.fill_(-1e6)
     expected = torch.full((5, 2), 0.01 * spread[0], dtype=D)
@@ -174,7 +174,7 @@ def test_standardisation_can_be_left_out() -> None:
     y = 1000 + 50 * normal(200)
     made = head(2, targets=y, standardize=False)
     assert (made.unit == 1).all()
-    assert (made.centre == 0).all()
+    assert (made.center == 0).all()
     p = made(torch.zeros(4, dtype=D))
     np.testing.assert_allclose(p.means.detach(), np.quantile(y, [0.25, 0.75], method="inverted_cdf"), rtol=1e-9)
 
@@ -203,7 +203,7 @@ def test_outliers_do_not_change_the_units(dim: int) -> None:
     far[:5] = 1e9
     one, other = head(4, dim, targets=y.squeeze(-1)), head(4, dim, targets=far.squeeze(-1))
     torch.testing.assert_close(one.unit, other.unit, rtol=0.05, atol=0)
-    torch.testing.assert_close(one.centre, other.centre, rtol=0, atol=0.05)
+    torch.testing.assert_close(one.center, other.center, rtol=0, atol=0.05)
     x = torch.zeros(4, dtype=D)
     assert (one(x).means - other(x).means).abs().max() < 5
 
@@ -233,11 +233,11 @@ def test_the_gradient_is_bounded_however_far_the_targets_are(far: float) -> None
     ("call", "name", "got"),
     [
         (lambda: MixtureHead(0, 2), "in_features", "0"),
-        (lambda: MixtureHead(3, 0), "k", "0"),
+        (lambda: MixtureHead(3, 0), "n_components", "0"),
         (lambda: MixtureHead(3, 2, 1.5), "event_dim", "1.5"),  # type: ignore[arg-type]
-        (lambda: MixtureHead(3, 2, covariance="tied"), "covariance", "tied"),
-        (lambda: MixtureHead(3, 2, floor=0.0), "floor", "0.0"),
-        (lambda: MixtureHead(3, 2, 2, "low-rank", rank=0), "rank", "0"),
+        (lambda: MixtureHead(3, 2, covariance_type="tied"), "covariance_type", "tied"),
+        (lambda: MixtureHead(3, 2, min_scale=0.0), "min_scale", "0.0"),
+        (lambda: MixtureHead(3, 2, 2, "low_rank", rank=0), "rank", "0"),
         (lambda: MixtureHead(3, 2, targets=torch.zeros(5, 2)), "targets", "(5, 2)"),
         (lambda: MixtureHead(3, 2, targets=torch.zeros(0)), "targets", "(0,)"),
         (lambda: MixtureHead(3, 2, targets=torch.tensor([1.0, torch.nan])), "targets", "nan"),
@@ -247,3 +247,40 @@ def test_the_gradient_is_bounded_however_far_the_targets_are(far: float) -> None
 )
 def test_bad_input_is_refused(call, name, got) -> None:
     refuses(call, name, got)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize(("dim", "n_components"), [(1, 1), (1, 3), (2, 3)])
+def test_features_that_are_not_finite_are_reported(bad: float, dim: int, n_components: int) -> None:
+    x = normal(5, 4)
+    x[2, 1] = bad
+    refuses(lambda: head(n_components, dim)(x), "features", f"{bad} (1 of 20 values)")
+    with pytest.raises(ValueError, match="features must be finite"):
+        nn.Sequential(nn.Linear(4, 4, dtype=D), head(n_components, dim))(x)
+
+
+def test_parameters_that_are_not_finite_are_reported() -> None:
+    made = head()
+    with torch.no_grad():
+        made.linear.weight[0, 0] = torch.nan
+    refuses(lambda: made(normal(5, 4)), "weight", "nan (1 of 36 values)")
+
+
+def test_features_are_not_looked_at_without_validation() -> None:
+    x = torch.full((5, 4), torch.nan, dtype=D)
+    assert head(validate_args=False)(x).means.isnan().all()
+    compiled = torch.compile(head(), fullgraph=True, backend="eager")
+    assert compiled(x).means.isnan().all()
+    made = head()
+    assert torch.func.vmap(lambda row: made(row).means)(x).isnan().all()
+
+
+@pytest.mark.parametrize("covariance_type", KINDS)
+def test_the_default_device_may_be_another(covariance_type: str) -> None:
+    y = normal(50, 2)
+    with torch.device("meta"):
+        for targets in (None, y):
+            made = MixtureHead(4, 3, 2, covariance_type, targets=targets, dtype=D)
+            assert made.linear.bias.is_meta
+            here = MixtureHead(4, 3, 2, covariance_type, targets=targets, device="cpu", dtype=D)
+            assert here.unit.device.type == here.linear.bias.device.type == "cpu"

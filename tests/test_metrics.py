@@ -1,4 +1,4 @@
-"""Metrics: means over batches and processes, and shares of observations that are right for right predictions."""
+"""Metrics: means over batches and processes, correct fractions for calibrated predictions, strict shapes of targets."""
 
 from __future__ import annotations
 
@@ -34,10 +34,6 @@ def vectors(n: int) -> MultivariateNormalMixture:
     return MultivariateNormalMixture(random(n, 2).softmax(-1), random(n, 2, 3, seed=1), spread)
 
 
-def some(p: NormalMixture, part: slice) -> NormalMixture:
-    return NormalMixture(p.weights[part], p.means[part], p.scales[part])
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_crps_is_the_mean_of_others(weighted: bool) -> None:
     p, y = predictions(50), random(50, seed=3)
@@ -45,10 +41,10 @@ def test_the_crps_is_the_mean_of_others(weighted: bool) -> None:
     truth = scoringrules.crps_mixnorm(y.numpy(), p.means.numpy(), p.scales.numpy(), p.weights.numpy())
     metric = CRPS()
     for part in (slice(0, 7), slice(7, 50)):
-        metric.update(some(p, part), y[part], None if weights is None else weights[part])
+        metric.update(p[part], y[part], None if weights is None else weights[part])
     assert metric.compute().item() == pytest.approx(np.average(truth, weights=weights), rel=1e-6)
     metric.reset()
-    assert metric(some(p, slice(0, 7)), y[:7]).item() == pytest.approx(truth[:7].mean(), rel=1e-6)
+    assert metric(p[:7], y[:7]).item() == pytest.approx(truth[:7].mean(), rel=1e-6)
 
 
 def test_the_energy_score_is_a_mean_over_batches() -> None:
@@ -56,8 +52,7 @@ def test_the_energy_score_is_a_mean_over_batches() -> None:
     metric = EnergyScore()
     for i in range(4):
         part = slice(5 * i, 5 * i + 5)
-        kind = Diagonal(p.covariance_kind.values[part])
-        metric.update(MultivariateNormalMixture(p.weights[part], p.means[part], kind), y[part])
+        metric.update(p[part], y[part])
     torch.testing.assert_close(metric.compute(), energy_score(p, y).float(), rtol=1e-5, atol=0)
 
 
@@ -69,7 +64,7 @@ def test_right_predictions_are_calibrated() -> None:
         metric.update(p, p.sample((), generator=g))
         found = metric.compute()
         count = n * max(1, p.event_shape.numel())
-        assert metric.counts.sum() == count
+        assert metric.counts.sum().item() == count
         # Two tests in a thousand of a right histogram would fail.
         assert stats.chisquare(metric.counts.numpy()).pvalue > 1e-3
         bound = 4 * (found["levels"] * (1 - found["levels"]) / count).sqrt()
@@ -81,7 +76,7 @@ def test_coverage_is_that_of_central_intervals() -> None:
     p, y = predictions(300), random(300, seed=3)
     metric = Calibration(bins=7, levels=[0.5, 0.8])
     for part in (slice(0, 100), slice(100, 300)):
-        metric.update(some(p, part), y[part])
+        metric.update(p[part], y[part])
     found = metric.compute()
     for level, coverage in zip((0.5, 0.8), found["coverage"], strict=True):
         low, high = p.icdf(torch.tensor([[0.5 - level / 2], [0.5 + level / 2]], dtype=D))
@@ -166,7 +161,63 @@ def test_bad_input_is_refused() -> None:
     refuses(lambda: Calibration(levels=[0.5, 1.0]), "levels", "1.0")
     refuses(lambda: Calibration().update(predictions(3), random(4)), "y", "(4,)")
     refuses(lambda: EnergyScore().update(vectors(3), random(3)), "y", "(3,)")
-    refuses(lambda: CRPS().update(predictions(3), random(3), random(2).abs()), "weights", "(2,)")
+    refuses(lambda: CRPS().update(predictions(3), random(3), random(2).abs()), "sample_weight", "(2,)")
+    refuses(lambda: CRPS().update(predictions(3), random(3), -random(3).abs()), "sample_weight", "-")
+    refuses(lambda: CRPS().update(vectors(3), random(3, 3)), "p", "MultivariateNormalMixture")
+
+
+METRICS = [CRPS, EnergyScore, Calibration]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (5, 1), (1, 5), (2, 5), (5, 5), (1, 1, 5)])
+def test_only_one_observation_for_each_mixture_is_accepted(metric: type, shape: tuple[int, ...]) -> None:
+    refuses(lambda: metric().update(predictions(5), random(*shape)), "y", str(shape))
+    if metric is not CRPS:
+        refuses(lambda: metric().update(vectors(5), random(*shape)), "y", str(shape))
+        refuses(lambda: metric().update(vectors(5), random(*shape, 3)), "y", str((*shape, 3)))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_mixture_without_batch_has_several_observations(metric: type) -> None:
+    pairs = [(NormalMixture(random(3).softmax(-1), random(3, seed=1), torch.ones(3, dtype=D)), random(7, seed=2))]
+    if metric is not CRPS:
+        kind = Diagonal(0.3 + random(2, 3, seed=2).abs())
+        pairs.append((MultivariateNormalMixture(random(2).softmax(-1), random(2, 3, seed=1), kind), random(7, 3)))
+    for p, y in pairs:
+        together, one_by_one, expanded = metric(), metric(), metric()
+        together.update(p, y)
+        expanded.update(p.expand((7,)), y)
+        for each in y:
+            one_by_one.update(p, each)
+        for other in (one_by_one, expanded):
+            torch.testing.assert_close(together.compute(), other.compute())
+        refuses(lambda p=p, y=y: metric().update(p, y.unsqueeze(0)), "y", "(1, 7")
+        refuses(lambda p=p, y=y: metric().update(p, y.unsqueeze(-1)), "y", ", 1)")
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("make", [predictions, vectors])
+def test_a_weight_counts_as_so_many_observations(metric: type, make) -> None:
+    if metric is CRPS and make is vectors:
+        return
+    p = make(40)
+    y = p.sample((), generator=torch.Generator().manual_seed(0))
+    times = torch.randint(0, 4, (40,), generator=torch.Generator().manual_seed(1))
+    weighted, repeated = metric(), metric()
+    weighted.update(p, y, times.double())
+    for i in range(4):
+        part = times > i
+        repeated.update(p[part], y[part])
+    torch.testing.assert_close(weighted.compute(), repeated.compute())
+
+
+def test_observations_may_be_numpy_arrays() -> None:
+    p, y = predictions(5), random(5)
+    one, other = CRPS(), CRPS()
+    one.update(p, y)
+    other.update(p, y.numpy())
+    assert one.compute() == other.compute()
 
 
 def test_without_torchmetrics_the_pip_command_is_named() -> None:

@@ -22,7 +22,7 @@ from cramix import (
 )
 from tests.processes import in_two
 
-KINDS = ["diag", "full", "spherical", "low-rank"]
+KINDS = ["diag", "full", "spherical", "low_rank"]
 # A head's settings, and a loss that its mixtures can have.
 CASES = [
     pytest.param(1, "diag", CramerLoss(), id="line-cramer"),
@@ -33,7 +33,7 @@ CASES = [
     pytest.param(2, "full", SlicedCramerLoss(), id="full-sliced"),
     pytest.param(2, "full", SlicedCramerLoss(torch.eye(2, dtype=torch.float64)), id="full-slices"),
     pytest.param(2, "spherical", BlendedLoss(2, lambda part: 0.4), id="spherical-blend"),
-    pytest.param(2, "low-rank", NLLLoss(), id="low-rank-nll"),
+    pytest.param(2, "low_rank", NLLLoss(), id="low_rank-nll"),
 ]
 
 
@@ -184,7 +184,7 @@ def train(net, called, loss, x, y):
 
 for make, dim, kind in (
     (CramerLoss, 1, "diag"), (NLLLoss, 1, "diag"), (lambda: BlendedLoss(3), 1, "diag"),
-    (EnergyScore, 2, "full"), (SlicedCramerLoss, 2, "low-rank"), (NLLLoss, 2, "spherical"),
+    (EnergyScore, 2, "full"), (SlicedCramerLoss, 2, "low_rank"), (NLLLoss, 2, "spherical"),
 ):
     y = torch.randn(8, *([dim] if dim > 1 else []), generator=g)
     net, alone = network(dim, kind, y), network(dim, kind, y)

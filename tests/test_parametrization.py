@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from cramix.heads.parametrization import mixture_parameters
+from cramix.nn.parametrization import mixture_parameters
 
 D = torch.float64
 

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.contour import ContourSet
 from matplotlib.figure import Figure
 from scipy import stats
 
 from cramix import Diagonal, MultivariateNormalMixture, NormalMixture
 from cramix.plot import mixture_and_points
+from cramix.plot.figure import component_styles
+from cramix.plot.view import most_separating
 from tests.refusals import refuses
 
 D = torch.float64
@@ -46,16 +49,42 @@ def test_the_density_and_its_components_on_the_line() -> None:
     p = on_the_line()
     figure = mixture_and_points(p, names=["time"])
     (axes,) = figure.axes
-    *components, density, places = axes.lines
+    density, *components = axes.lines
     x, y = density.get_data()
     parts = densities(x, p.weights, p.means, p.scales)
     np.testing.assert_allclose(y, sum(parts), rtol=1e-10)
     for line, part in zip(components, parts, strict=True):
         np.testing.assert_allclose(line.get_ydata(), part, rtol=1e-10)
     assert np.trapezoid(y, x) == pytest.approx(1, abs=0.01)
-    assert places.get_xdata().tolist() == p.means.tolist()
+    marks = next(c for c in axes.collections if isinstance(c, PathCollection))
+    assert marks.get_offsets()[:, 0].tolist() == p.means.tolist()
     assert axes.get_xlabel() == "time"
     assert texts(figure) == ["components", "density"]
+    # A component has one colour, for its curve and its mean, and no two the same.
+    colours = [to_rgba(line.get_color()) for line in components]
+    assert len(set(colours)) == 3
+    assert [tuple(colour) for colour in marks.get_facecolors()] == colours
+
+
+def test_a_rug_has_a_tick_for_each_point() -> None:
+    x = draw(on_the_line(), 100)
+    axes = mixture_and_points(on_the_line(), x).axes[0]
+    (rug,) = ellipses(axes)
+    segments = np.array(rug.get_segments())
+    np.testing.assert_array_equal(segments[:, :, 0], np.stack([x, x], -1))
+    assert (np.ptp(segments[:, :, 1], axis=1) > 0).all()
+
+
+@pytest.mark.parametrize(("n", "least"), [(100, 30), (900, 80), (100_000, 120)])
+def test_bars_are_fine(n: int, least: int) -> None:
+    (bars,) = mixture_and_points(on_the_line(), draw(on_the_line(), n)).axes[0].patches
+    assert len(bars.get_data().values) >= least
+
+
+def test_colours_repeat_with_other_dashes() -> None:
+    styles = component_styles(14)
+    assert len(set(styles)) == 14
+    assert styles[7][0] == styles[0][0]
 
 
 @pytest.mark.parametrize("weighted", [True, False])
@@ -76,13 +105,13 @@ def test_a_spike_does_not_flatten_the_rest_and_is_drawn_to_its_top() -> None:
     p = NormalMixture(*(torch.tensor(v, dtype=D) for v in ([0.5, 0.5], [0.0, 3.0], [1.0, 1e-5])))
     axes = mixture_and_points(p, draw(p, 1000)).axes[0]
     top = 0.5 / 1e-5 / np.sqrt(2 * np.pi)
-    assert axes.lines[2].get_ydata().max() == pytest.approx(top, rel=1e-6)
+    assert axes.lines[0].get_ydata().max() == pytest.approx(top, rel=1e-6)
     assert 0.2 < axes.get_ylim()[1] < 20
 
 
-def test_atoms_are_lines_at_their_places() -> None:
+def test_atoms_are_lines_at_their_means() -> None:
     p = NormalMixture(torch.tensor([0.5, 0.5]), torch.tensor([0.0, 3.0]), torch.tensor([1.0, 0.0]))
-    atom, component, density, _ = mixture_and_points(p).axes[0].lines
+    atom, density, component = mixture_and_points(p).axes[0].lines
     assert list(atom.get_xdata()) == [3, 3]
     x, y = density.get_data()
     np.testing.assert_allclose(y, 0.5 * stats.norm.pdf(x), rtol=1e-6)
@@ -118,6 +147,12 @@ def test_the_plane_shows_points_components_and_regions_of_their_mass() -> None:
     assert_ellipses(axes, p, 0, 1)
     points = next(c for c in axes.collections if isinstance(c, PathCollection))
     np.testing.assert_array_equal(points.get_offsets(), x.numpy())
+    # Points have the colours of the components they most probably come from.
+    parts = zip(p.weights.tolist(), p.means.numpy(), p.covariances.numpy(), strict=True)
+    labels = np.argmax([w * stats.multivariate_normal(m, c).pdf(x.numpy()) for w, m, c in parts], 0)
+    styles = component_styles(3)
+    np.testing.assert_allclose(points.get_facecolors()[:, :3], [to_rgb(styles[i][0]) for i in labels])
+    np.testing.assert_allclose(ellipses(axes)[0].get_colors()[:, :3], [to_rgb(colour) for colour, _ in styles])
     (regions,) = (c for c in axes.collections if isinstance(c, ContourSet))
     heights = p.log_prob(p.sample((40_000,), generator=torch.Generator().manual_seed(9))).numpy()
     shares = [(heights > level).mean() for level in regions.levels[:3]]
@@ -155,8 +190,8 @@ def test_more_dimensions_are_pairs_with_marginals_on_the_diagonal() -> None:
         for column in range(3):
             axes = grid[row, column]
             if row == column:
-                place, density = axes.lines[-2].get_data()
-                parts = densities(place, p.weights, p.means[:, row], p.covariances[:, row, row].sqrt())
+                grid_points, density = axes.lines[0].get_data()
+                parts = densities(grid_points, p.weights, p.means[:, row], p.covariances[:, row, row].sqrt())
                 np.testing.assert_allclose(density, sum(parts), rtol=1e-8)
             else:
                 assert_ellipses(axes, p, column, row)
@@ -172,8 +207,9 @@ def test_more_dimensions_are_pairs_with_marginals_on_the_diagonal() -> None:
 
 def test_what_is_left_out_is_said() -> None:
     figure = mixture_and_points(in_space(7))
-    assert len(figure.axes) == 25
-    assert figure._suptitle.get_text() == "the first 5 of 7 coordinates"
+    assert len(figure.axes) == 36
+    assert figure._suptitle.get_text() == "6 of 7 columns, those that separate the components most"
+    assert len(mixture_and_points(in_space(6)).axes) == 36
     p = in_space(2)
     far = torch.tensor([[1e6, 0.0], [0.0, -1e9]], dtype=D)
     figure = mixture_and_points(p, torch.cat([draw(p, 1000), far]))
@@ -202,6 +238,20 @@ def test_different_units_fill_the_picture_and_like_ones_keep_their_shape() -> No
     assert mixture_and_points(p).axes[0].get_aspect() == 1
     stretched = p.affine(0.0, torch.diag(torch.tensor([1.0, 1e-6], dtype=D)))
     assert mixture_and_points(stretched).axes[0].get_aspect() == "auto"
+
+
+def test_the_columns_that_separate_the_components_are_chosen() -> None:
+    means = torch.zeros(2, 9, dtype=D)
+    means[1, 4], means[1, 8], means[1, 2], means[1, 5] = 6.0, 2.0, 1.0, 0.5
+    covariances = torch.eye(9, dtype=D).expand(2, 9, 9).clone()
+    covariances[:, 2, 7] = covariances[:, 7, 2] = 0.99  # 7 by itself says nothing, but with 2 it does
+    p = MultivariateNormalMixture(torch.tensor([0.5, 0.5], dtype=D), means, covariances)
+    assert most_separating(p, 1) == [4]
+    assert most_separating(p, 4) == [2, 4, 7, 8]
+    scaled = p.affine(3.0, torch.diag(10.0 ** torch.arange(-4.0, 5.0, dtype=D)))
+    assert most_separating(scaled, 4) == [2, 4, 7, 8]
+    one = MultivariateNormalMixture(torch.ones(1, dtype=D), means[:1], covariances[:1])
+    assert most_separating(one, 3) == [0, 1, 2]
 
 
 def test_a_constant_column_and_a_flat_component_are_drawn() -> None:

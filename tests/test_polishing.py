@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from cramix.fitting.em import maximize, polish
-from cramix.fitting.families import FAMILIES
 from cramix.fitting.features import Data
 from cramix.fitting.starts import STARTS
+from cramix.mixture.covariance import FAMILIES
 
 D = torch.float64
 

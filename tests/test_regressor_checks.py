@@ -8,7 +8,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from cramix import MixtureRegressor
 
-SMALL = {"n_networks": 2, "hidden": (16,), "n_components": 2, "learning_rate": 0.02, "max_iter": 25}
+SMALL = {"n_estimators": 2, "hidden_layer_sizes": (16,), "n_components": 2, "learning_rate": 0.02, "max_iter": 25}
 MODELS = [MixtureRegressor(**SMALL), MixtureRegressor(**SMALL, loss="nll", early_stopping=False, random_state=0)]
 
 

@@ -26,10 +26,10 @@ from cramix.fitting import (
     SlicedWasserstein,
     WassersteinFisherRao,
 )
-from cramix.fitting.families import FAMILIES
 from cramix.fitting.features import Data
 from cramix.fitting.problem import Components, Problem, standard_units
 from cramix.fitting.wfr import moved
+from cramix.mixture.covariance import FAMILIES
 
 D = torch.float64
 # Each with few steps, for what holds after any number of them.

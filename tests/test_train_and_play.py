@@ -89,7 +89,7 @@ def test_train_reports_the_returns_of_the_last_agent(trained: tuple[Path, dict, 
 def test_a_done_run_is_told_again_and_another_is_not_mixed_with_it(folder: Path) -> None:
     out, err = run("train", *RUN, "--out", "run")
     assert "Already finished: run" in err
-    for word in ("mean return", "standard deviation", "least", "quartiles", "parameters", "time", "gmdqn"):
+    for word in ("mean return", "standard deviation", "minimum", "quartiles", "parameters", "time", "gmdqn"):
         assert word in out
     assert "seed 3 instead of 4" in refuses("train", *RUN, "--seed", 4, "--out", "run")
     assert run("train", *RUN, "--out", "run", "--quiet") == ("", "")

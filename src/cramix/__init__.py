@@ -11,7 +11,6 @@ from cramix.distance.sliced import sliced_cramer_distance
 from cramix.distance.spherical import spherical_cramer_squared
 from cramix.distance.wasserstein import sliced_wasserstein, wasserstein
 from cramix.fitting import FitResult, Selection, compress, fit, select
-from cramix.heads import MixtureHead, MixtureTensors
 from cramix.io import load, save
 from cramix.loss import (
     BlendedLoss,
@@ -30,11 +29,11 @@ from cramix.loss import (
     sliced_wasserstein_loss,
 )
 from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, NormalMixture, Spherical, Tied
+from cramix.nn import MixtureHead, MixtureTensors
 
 if TYPE_CHECKING:
-    from cramix.estimators import CramerMixture
+    from cramix.estimators import CramerMixture, MixtureRegressor
     from cramix.fitting import ConvergenceWarning
-    from cramix.regressor import MixtureRegressor
 
 __version__ = "0.1.0"
 
@@ -91,14 +90,10 @@ def __getattr__(name: str) -> Any:
         from cramix.fitting import ConvergenceWarning
 
         return ConvergenceWarning
-    if name == "CramerMixture":
-        from cramix.estimators import CramerMixture
+    if name in ("CramerMixture", "MixtureRegressor"):
+        from cramix import estimators
 
-        return CramerMixture
-    if name == "MixtureRegressor":
-        from cramix.regressor import MixtureRegressor
-
-        return MixtureRegressor
+        return getattr(estimators, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -1,4 +1,4 @@
-"""The command line, `cramix` (`pip install cramix[cli]`)."""
+"""The command line, `cramix` (`pip install "cramix[cli]"`)."""
 
 from __future__ import annotations
 

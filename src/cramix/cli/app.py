@@ -1,13 +1,14 @@
-"""The commands together, and how each of them ends: 0 for done, 2 for what the caller can mend, 1 for the rest."""
+"""All commands in one program. Exit codes: 0 success, 2 invalid input, 1 internal error."""
 
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -19,25 +20,26 @@ from cramix.cli.compress import compress
 from cramix.cli.demo import demo
 from cramix.cli.fit import fit
 from cramix.cli.play import play
+from cramix.cli.predict import predict
 from cramix.cli.refusal import Refusal
 from cramix.cli.sample import sample
 from cramix.cli.train import train
 
-# File errors that another path mends; the others, such as a full disk, do not come from how the command was called.
+# File errors that come from the path the user gave; others, such as a full disk, do not.
 _WRONG_PATH = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
-# What typer returns after Ctrl-C, without a word.
+# What typer returns after Ctrl-C, without a message.
 _INTERRUPTED = 130
 
 
 class Commands(TyperGroup):
-    """Commands whose errors are one line on the standard error, and with --json an object on the standard output."""
+    """Commands that report errors in one line on standard error, and with --json as an object on standard output."""
 
     def main(self, args: Sequence[str] | None = None, **options: Any) -> Any:  # type: ignore[override]
-        """Run a command and leave with its exit code."""
+        """Run a command and exit with its code."""
         args = sys.argv[1:] if args is None else list(args)
         try:
             code = super().main(args, **options | {"standalone_mode": False})
-        except Exception as error:  # the last resort of a program
+        except Exception as error:  # nothing escapes as a bare traceback
             code = _end(error, as_json="--json" in args)
         if code == _INTERRUPTED:
             print("stopped", file=sys.stderr)
@@ -46,7 +48,7 @@ class Commands(TyperGroup):
 
 def _end(error: Exception, as_json: bool) -> int:
     if isinstance(error, OSError) and error.errno == errno.EPIPE:
-        # Who read our output has seen enough; Python would complain once more when it closes the stream.
+        # The reader of our output is gone; without this, Python would report it once more when it closes the stream.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     code, message = _verdict(error)
@@ -57,12 +59,12 @@ def _end(error: Exception, as_json: bool) -> int:
 
 
 def _verdict(error: Exception) -> tuple[int, str]:
-    """The exit code and the line to print; an unexpected error leaves its traceback, for whoever mends it."""
+    """The exit code and the line to print; an unexpected error also prints its traceback."""
     if isinstance(error, Refusal):
         return 2, str(error)
     if isinstance(error, typer.Abort):
         return 1, "stopped"
-    if hasattr(error, "format_message"):  # wrong usage, in whichever module typer keeps its errors
+    if hasattr(error, "format_message"):  # a usage error, in whichever module typer keeps that class
         where = getattr(getattr(error, "ctx", None), "command_path", "cramix")
         message = error.format_message().rstrip(".")
         return 2, f"{message}{'' if message.endswith('?') else '.'} See: {where} --help"
@@ -74,21 +76,27 @@ def _verdict(error: Exception) -> tuple[int, str]:
     return 1, f"unexpected {type(error).__name__}: {error}"
 
 
+def _paragraphs(command: Callable[..., None]) -> str:
+    """Return a command's description with a line for each paragraph, which typer wraps at the terminal's width."""
+    return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(command) or "").split("\n\n"))
+
+
 app = typer.Typer(
     cls=Commands,
     invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 success, 2 invalid input, 1 internal error.",
 )
 
 
 @app.callback()
 def about(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Gaussian mixtures by gradient descent, with Cramér distances."""
+    """Gaussian mixtures: fit them to tables, compare, compress and sample them; train agents with them."""
     if version:
         print(f"cramix {cramix.__version__}")
         raise typer.Exit
@@ -96,5 +104,5 @@ def about(
         print(context.get_help())
 
 
-for command in (demo, fit, compare, compress, sample, train, play):
-    app.command()(command)
+for command in (demo, fit, predict, compare, compress, sample, train, play):
+    app.command(help=_paragraphs(command))(command)

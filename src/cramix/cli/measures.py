@@ -1,4 +1,4 @@
-"""What the commands measure: distances, likelihoods, information criteria."""
+"""What the commands measure: distances, divergences, likelihoods."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from cramix.distance.likelihood import kl_divergence, log_density
 from cramix.distance.sliced import sliced_cramer_distance
 from cramix.mixture import MultivariateNormalMixture
 
-# Beyond this many pairs of points, some ten seconds' worth, slices have to do.
+# Beyond this many pairs of points, about ten seconds' worth, the distance is averaged over slices.
 _MOST_PAIRS = 2e9
 _SLICES = 256
-# Draws for the divergence, and numbers in them at a time.
+# Draws for the divergence, and numbers in a block of them.
 _DRAWS, _BLOCK = 1 << 16, 1 << 20
 
 
 class Estimate(NamedTuple):
-    """A number known up to chance."""
+    """A Monte Carlo estimate."""
 
     value: float
     standard_error: float
@@ -35,16 +35,21 @@ class Distance(NamedTuple):
     directions: int | None
 
 
-def cramer(p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> Distance:
+def cramer(p: MultivariateNormalMixture, q: MultivariateNormalMixture, most_pairs: float = _MOST_PAIRS) -> Distance:
     """Return the distance C2 between mixtures or points: over all directions unless there are too many pairs."""
-    sizes = [side.n_components if side.only_points else 0 for side in (p, q)]
+    sizes = [side.n_components if side.is_empirical else 0 for side in (p, q)]
     pairs = sizes[0] ** 2 + sizes[1] ** 2 + sizes[0] * sizes[1]
     with torch.no_grad():
-        if pairs <= _MOST_PAIRS or p.dim == 1:
+        if pairs <= most_pairs or p.dim == 1:
             return Distance(sliced_cramer_distance(p, q).item(), None)
         generator = torch.Generator().manual_seed(0)
         directions = orthogonal(_SLICES, p.dim, generator=generator, dtype=p.means.dtype)
         return Distance(sliced_cramer_distance(p, q, directions).item(), _SLICES)
+
+
+def rescaled(p: MultivariateNormalMixture, scales: Tensor) -> MultivariateNormalMixture:
+    """Return the distribution of `X / scales`."""
+    return p.affine(0.0, torch.diag(1 / scales))
 
 
 def has_density(p: MultivariateNormalMixture) -> bool:
@@ -61,10 +66,10 @@ def squared_error(p: MultivariateNormalMixture, q: MultivariateNormalMixture) ->
     return density_l2_squared(p, q).item() if has_density(p) and has_density(q) else None
 
 
-def kullback_leibler(p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> Estimate:
-    """Estimate `E_p log(f / g)` by Monte Carlo, always with the same draws."""
+def kullback_leibler(p: MultivariateNormalMixture, q: MultivariateNormalMixture, block: int = _BLOCK) -> Estimate:
+    """Estimate `E_p log(f / g)` by Monte Carlo with a fixed seed, from blocks of about `block` numbers."""
     generator = torch.Generator().manual_seed(0)
-    draws = min(_DRAWS, max(16, _BLOCK // max(p.means.numel(), q.means.numel())))
+    draws = min(_DRAWS, max(16, block // max(p.means.numel(), q.means.numel())))
     rounds = math.ceil(_DRAWS / draws)
     with torch.no_grad():
         parts = [kl_divergence(p, q, draws, generator, with_error=True) for _ in range(rounds)]
@@ -72,7 +77,15 @@ def kullback_leibler(p: MultivariateNormalMixture, q: MultivariateNormalMixture)
     return Estimate(values.mean().item(), errors.square().sum().sqrt().item() / rounds)
 
 
-def mean_log_likelihood(p: MultivariateNormalMixture, x: Tensor, weights: Tensor | None = None) -> float:
-    """Return the mean of the log density over samples `(n, d)`, with weights `(n,)` of any positive sum."""
-    values = log_density(p, x)
-    return (values.mean() if weights is None else (weights * values).sum() / weights.sum()).item()
+def mean_log_likelihood(p: MultivariateNormalMixture, x: Tensor) -> float:
+    """Return the mean of the log density over samples `(n, d)`."""
+    return log_density(p, x).mean().item()
+
+
+def density_threshold(p: MultivariateNormalMixture, fraction: float) -> float:
+    """Return the log density that draws from the mixture fall below with probability `fraction`.
+
+    It is the quantile over draws with a fixed seed.
+    """
+    drawn = p.sample((_DRAWS,), generator=torch.Generator().manual_seed(0))
+    return log_density(p, drawn).quantile(fraction).item()

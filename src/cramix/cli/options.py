@@ -7,21 +7,34 @@ from typing import Annotated
 
 import typer
 
+from cramix.cli.text import parse_delimiter
+
+DATA_FORMATS = "csv, tsv, txt (each also .gz), npy, parquet or xlsx; - reads csv from standard input"
+
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object instead of a table.")]
 Seed = Annotated[
-    int, typer.Option("--seed", min=0, help="For the random numbers; the same seed gives the same result.")
+    int, typer.Option("--seed", min=0, help="Seed of the random numbers; the same seed gives the same result.")
 ]
-Components = Annotated[int, typer.Option("-k", "--components", min=1, help="How many components.")]
 Columns = Annotated[
     str | None,
-    typer.Option("--columns", metavar="A,B,...", help="Columns of the data, in this order; all if left out."),
+    typer.Option("--columns", metavar="A,B,...", help="Columns of the data to use, in this order; default: all."),
 ]
-DropMissing = Annotated[
-    bool, typer.Option("--drop-missing", help="Leave out rows with missing or infinite numbers instead of refusing.")
+Exclude = Annotated[str | None, typer.Option("--exclude", metavar="A,B,...", help="Columns to leave out.")]
+Delimiter = Annotated[
+    str | None,
+    typer.Option(
+        "--delimiter",
+        metavar="CHAR",
+        callback=lambda text: None if text is None else parse_delimiter(text),
+        help="Separator of a text file's fields: a character, comma, semicolon, tab, pipe or space; default: detected.",
+    ),
 ]
-ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, .safetensors.")]
-ModelOut = typer.Option("--out", metavar="FILE", help="Where the model goes, .safetensors.")
+DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with a missing or infinite number.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.")]
+DataFile = Annotated[Path, typer.Argument(metavar="DATA", help=f"Data: {DATA_FORMATS}.")]
+ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, .safetensors.")]
+ModelOut = typer.Option("--out", metavar="FILE", help="Write the model to this file, .safetensors.")
 Risk = Annotated[
     str | None,
-    typer.Option("--risk", metavar="MEASURE", help="Judge actions by cvar:0.1, expectile:0.3, quantile:0.5 or mean."),
+    typer.Option("--risk", metavar="MEASURE", help="Choose actions by cvar:0.1, expectile:0.3, quantile:0.5 or mean."),
 ]

@@ -1,4 +1,4 @@
-"""What the command line says no to, in a line that a person understands."""
+"""Errors that the user can correct: invalid options and invalid input."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 
 class Refusal(Exception):
-    """Wrong usage or bad input: something the caller can mend."""
+    """Invalid input; the command prints the message and exits with code 2."""
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Turn a ValueError of the library, which is written for its caller, into a refusal."""
+    """Turn the library's ValueErrors, which are about what the user passed, into refusals."""
     try:
         yield
     except ValueError as error:
@@ -22,20 +22,20 @@ def refusing() -> Iterator[None]:
 
 
 def check_input(path: Path) -> None:
-    """Require a file that is there."""
+    """Require an existing file."""
     if path.is_dir():
-        raise Refusal(f"{path} is a folder. Give a file.")
+        raise Refusal(f"{path} is a folder, not a file.")
     if not path.exists():
-        raise Refusal(f"{path} is not there. Check its name and folder.")
+        raise Refusal(f"{path} does not exist.")
 
 
 def check_output(path: Path, suffixes: Sequence[str]) -> None:
-    """Require a place that can be written to, of a kind that is known, before anything takes long."""
+    """Require a path that can be written to, with a known suffix, before a long computation starts."""
     if path.suffix.lower() not in suffixes:
-        raise Refusal(f"{path} must end in {' or '.join(suffixes)}, which says what to write.")
+        raise Refusal(f"{path} must end in {' or '.join(suffixes)}.")
     if not path.parent.is_dir():
-        raise Refusal(f"{path.parent} is not a folder. Make it first.")
+        raise Refusal(f"{path.parent} is not a folder. Create it first.")
     if path.is_dir():
-        raise Refusal(f"{path} is a folder. Give a file.")
+        raise Refusal(f"{path} is a folder, not a file.")
     if not os.access(path.parent, os.W_OK):
-        raise Refusal(f"{path.parent} cannot be written to. Choose another folder.")
+        raise Refusal(f"{path.parent} is not writable.")

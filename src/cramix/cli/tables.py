@@ -1,166 +1,229 @@
-"""Tables of numbers in files: csv and other text, npy, parquet."""
+"""Tables of numbers: the columns and rows that a command works on, and what looks wrong with them."""
 
 from __future__ import annotations
 
 import csv
 import difflib
 import io
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cramix.atomic import replacing
-from cramix.cli import models
+from cramix.cli import formats
+from cramix.cli.readers import NotNumbers, Source, source
 from cramix.cli.refusal import Refusal, check_input
-from cramix.cli.sources import SUFFIXES, require_pyarrow, source
 
-if TYPE_CHECKING:
-    import pyarrow
-
-WRITABLE = (".csv", ".tsv", ".npy", ".parquet")
+_MOST_LISTED = 20
+_INDEX_NAME = re.compile(r"unnamed: \d+|row[_. ]?(names?|id|numbers?|no)?|index|id", re.IGNORECASE)
 
 
 class Table(NamedTuple):
-    """Rows `(n, d)` in float64, the names of their columns, their weights `(n,)`, and how many rows were dropped."""
+    """Rows of numbers from a file.
+
+    Attributes:
+        rows: `(n, d)` in float64.
+        names: of the d columns.
+        weights: of the rows, `(n,)`, or None.
+        numbers: of the rows in the file, from 1, `(n,)`.
+        dropped: how many rows were left out because a number was missing or infinite.
+        notes: what the user should know: columns that look like an index, constant columns.
+    """
 
     rows: Tensor
     names: tuple[str, ...]
     weights: Tensor | None
+    numbers: Tensor
     dropped: int
+    notes: tuple[str, ...]
+
+
+class Choice(NamedTuple):
+    """Which columns to read, and how.
+
+    Attributes:
+        columns: names in the order wanted; all but those of `exclude` and `weights` if None.
+        exclude: names to leave out.
+        weights: name of the column of weights.
+        drop_missing: leave out rows with a missing or infinite number, instead of refusing the file.
+        delimiter: between the fields of a text file; found from its first line if None.
+    """
+
+    columns: list[str] | None = None
+    exclude: list[str] | None = None
+    weights: str | None = None
+    drop_missing: bool = False
+    delimiter: str | None = None
 
 
 def read(
     path: Path,
-    columns: Sequence[str] | None = None,
-    weights: str | None = None,
+    choice: Choice | None = None,
     *,
-    prefer: Sequence[str] | None = None,
-    drop_missing: bool = False,
+    like: Sequence[str] | None = None,
+    strict: bool = True,
 ) -> Table:
     """Read columns of numbers; a `Refusal` says what is wrong with the file, and where.
 
     Args:
-        path: a file with one of the suffixes `SUFFIXES` of `sources`.
-        columns: names of the columns in the order wanted; all but that of the weights if None.
-        weights: name of the column of weights.
-        prefer: names to use for `columns` if there are none, but only where the file has all of them.
-        drop_missing: leave out rows with a number that is missing or not finite, instead of refusing them.
+        path: a file in one of the formats `formats.DATA`, or `-` for csv from standard input.
+        choice: which columns, and how to read them.
+        like: names of a model's columns, which are read in this order if no others are chosen. Columns without names,
+            in the file or in the model, are matched by position.
+        strict: refuse a file that does not have the columns of `like`; if not, read all its columns.
     """
-    check_input(path)
-    suffix = path.suffix.lower()
-    if suffix == models.SUFFIX:
-        raise Refusal(f"{path} is a model file; here must be data: {', '.join(SUFFIXES)}.")
-    if suffix not in SUFFIXES:
-        raise Refusal(f"{path} must end in one of {', '.join(SUFFIXES)}, which says how to read it.")
-    names, load, nameless = source(path)
-    if columns is None and prefer is not None and set(prefer) <= set(names):
-        columns = prefer
-    chosen = [name for name in names if name != weights] if columns is None else list(columns)
-    if not any(chosen):
-        raise Refusal(f"{path} must have a column to fit beside the weights; it has: {_listed(names)}.")
-    if twice := next((name for name in chosen if chosen.count(name) > 1 and columns is not None), None):
-        raise Refusal(f"--columns must name each column once; {twice!r} is there {chosen.count(twice)} times.")
-    asked = [*chosen, *([weights] if weights is not None else [])]
-    loaded = np.column_stack(load([_place(path, names, name) for name in asked]))
+    name, choice = formats.input_name(path), choice or Choice()
+    _check_format(path, choice.delimiter)
+    found = source(path, choice.delimiter)
+    chosen = _chosen(name, found, choice, like, strict)
+    asked = [*chosen, *([choice.weights] if choice.weights is not None else [])]
+    loaded = np.column_stack(_load(name, found, asked, choice))
     if not len(loaded):
-        raise Refusal(f"{path} has no rows. Give a file with rows of numbers.")
-    if columns is None and nameless and _are_row_numbers(loaded[:, 0]):
-        raise Refusal(
-            f"{path}: the first column holds row numbers and has no name, as pandas writes them. Choose columns with "
-            f"--columns; it has: {_listed(names)}."
-        )
+        raise Refusal(f"{name} has no rows.")
     finite = np.isfinite(loaded).all(1)
     if not finite.all():
-        if not drop_missing:
-            raise Refusal(_missing(path, loaded, asked, finite))
+        if not choice.drop_missing:
+            raise Refusal(_missing(name, loaded, asked, finite))
         if not finite.any():
-            raise Refusal(f"{path} has no rows left: all {len(loaded)} hold a number that is missing or not finite.")
+            raise Refusal(f"{name} has no complete rows: all {len(loaded)} hold a missing or infinite number.")
     kept = torch.from_numpy(loaded[finite] if not finite.all() else loaded)
+    notes = [*found.notes]
+    if choice.columns is None and like is None:
+        notes += _suspects(name, kept[:, : len(chosen)].numpy(), chosen)
     return Table(
         kept[:, : len(chosen)].contiguous(),
         tuple(chosen),
-        _weights(path, weights, kept[:, -1]) if weights is not None else None,
+        _weights(name, choice.weights, kept[:, -1]) if choice.weights is not None else None,
+        1 + torch.from_numpy(np.flatnonzero(finite)),
         int((~finite).sum()),
+        tuple(notes),
     )
 
 
 def split_names(text: str | None) -> list[str] | None:
-    """Split names at commas, but for those in quotes."""
+    """Split names at commas, except for commas in quotes."""
     if text is None:
         return None
     return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
 
 
-def write(rows: Tensor, names: Sequence[str], path: Path) -> None:
-    """Write rows `(n, d)` to a file with one of the suffixes `WRITABLE`; it appears whole or not at all."""
-    suffix = path.suffix.lower()
-    with replacing(path) as file:
-        if suffix == ".npy":
-            np.save(file, rows.numpy(), allow_pickle=False)
-        elif suffix == ".parquet":
-            from pyarrow import parquet
-
-            parquet.write_table(_arrow_table(rows, names), file)
-        else:
-            write_text(rows, names, file, "\t" if suffix == ".tsv" else ",")
+def exclude_option(names: Sequence[str]) -> str:
+    """Return the option that leaves out columns, as a shell takes it."""
+    joined = io.StringIO()
+    csv.writer(joined, lineterminator="").writerow(names)
+    return f"--exclude {shlex.quote(joined.getvalue())}"
 
 
-def write_text(rows: Tensor, names: Sequence[str], file: BinaryIO, delimiter: str = ",") -> None:
-    """Write rows `(n, d)` below a line of names."""
-    require_pyarrow()
-    from pyarrow import csv as arrow_csv
+def _check_format(path: Path, delimiter: str | None) -> None:
+    if path != formats.STANDARD:
+        check_input(path)
+    name, suffix = formats.input_name(path), formats.suffix(path)
+    if suffix == formats.MODEL:
+        raise Refusal(f"{name} is a model; this must be data: {', '.join(formats.DATA)}.")
+    if suffix not in formats.DATA or (formats.is_gzipped(path) and suffix not in formats.TEXT):
+        raise Refusal(f"{name} must end in one of {', '.join(formats.DATA)}, or in .gz after csv, tsv or txt.")
+    if delimiter is not None and not formats.is_text(path):
+        raise Refusal(f"--delimiter is for text files; {name} is not one.")
 
-    header = io.StringIO()
-    csv.writer(header, delimiter=delimiter, lineterminator="\n").writerow(names)
-    file.write(header.getvalue().encode())
-    options = arrow_csv.WriteOptions(include_header=False, delimiter=delimiter)
-    arrow_csv.write_csv(_arrow_table(rows, names), file, options)
+
+def _chosen(file: str, found: Source, choice: Choice, like: Sequence[str] | None, strict: bool) -> list[str]:
+    names, exclude = found.names, choice.exclude or []
+    for name in exclude:
+        _position(file, names, name)
+    rest = [name for name in names if name != choice.weights and name not in exclude]
+    if choice.columns is not None:
+        chosen = [name for name in choice.columns if name not in exclude]
+        if twice := next((name for name in chosen if chosen.count(name) > 1), None):
+            raise Refusal(f"--columns must name each column once; {twice!r} is there {chosen.count(twice)} times.")
+    elif like is not None and set(like) <= set(names):
+        chosen = list(like)
+    elif like is not None and strict:
+        unnamed = not found.named or tuple(like) == formats.default_names(len(like))
+        if not unnamed or len(rest) != len(like):
+            missing = [name for name in like if name not in names] or list(like)
+            raise Refusal(
+                f"{file} must have the {len(like)} columns of the model; it lacks {_listed(missing)}. "
+                f"It has: {_listed(names)}. Choose as many with --columns, in the model's order."
+            )
+        chosen = rest
+    else:
+        chosen = rest
+    if not any(chosen):
+        without = " besides the weights" if choice.weights else ""
+        raise Refusal(f"{file} must have a column of numbers{without}; it has: {_listed(names)}.")
+    return chosen
 
 
-def _place(path: Path, names: list[str], name: str) -> int:
+def _load(file: str, found: Source, asked: list[str], choice: Choice) -> list[np.ndarray]:
+    positions = [_position(file, found.names, name) for name in asked]
+    try:
+        return found.load(positions)
+    except NotNumbers as error:
+        several = len(error.names) > 1
+        what = f"columns {', '.join(map(repr, error.names))}" if several else f"column {error.names[0]!r}"
+        where = f" of {error.names[0]!r}" if several else ""
+        at = re.sub(r"^(row \d+)", rf"\1{where}", error.found)
+        remedy = error.remedy
+        if remedy is None and choice.columns is None and choice.weights not in error.names:
+            remedy = f"Leave {'them' if several else 'it'} out with: {exclude_option(error.names)}"
+        raise Refusal(f"{file}: {what} must hold numbers; {at}.{f' {remedy}' if remedy else ''}") from None
+
+
+def _position(file: str, names: list[str], name: str) -> int:
     if names.count(name) == 1:
         return names.index(name)
     if name in names:
-        raise Refusal(f"{path} has {names.count(name)} columns named {name!r}. Give them different names.")
+        raise Refusal(f"{file} has {names.count(name)} columns named {name!r}. Give them different names.")
     close = difflib.get_close_matches(name, names, 1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise Refusal(f"{path} has no column {name!r}.{hint} It has: {_listed(names)}.")
+    raise Refusal(f"{file} has no column {name!r}.{hint} It has: {_listed(names)}.")
 
 
-def _are_row_numbers(column: np.ndarray) -> bool:
-    steps = np.diff(column)
-    return len(steps) > 0 and column[0] in (0, 1) and bool((steps == 1).all())
+def _suspects(file: str, rows: np.ndarray, names: list[str]) -> list[str]:
+    """Notes on columns that look like an index of the rows, and on constant ones."""
+    index = [name for i, name in enumerate(names) if _is_index(rows[:, i], name)]
+    constant = [name for i, name in enumerate(names) if len(rows) > 1 and np.ptp(rows[:, i]) == 0]
+    return [
+        f"{file}: {', '.join(map(repr, suspects))} {what}. To leave out: {exclude_option(suspects)}"
+        for suspects, what in (
+            (index, "may be row numbers or identifiers, not measurements"),
+            (constant, "never varies"),
+        )
+        if suspects and len(suspects) < len(names)
+    ]
 
 
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return ", ".join(names[:20]) + more
+def _is_index(column: np.ndarray, name: str) -> bool:
+    if len(column) < 3 or (column != np.floor(column)).any():
+        return False
+    return bool(_INDEX_NAME.fullmatch(name)) or (column[0] in (0, 1) and bool((np.diff(column) == 1).all()))
 
 
-def _missing(path: Path, loaded: np.ndarray, names: list[str], finite: np.ndarray) -> str:
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return ", ".join(names[:_MOST_LISTED]) + more
+
+
+def _missing(file: str, loaded: np.ndarray, names: list[str], finite: np.ndarray) -> str:
     row = int(np.argmin(finite))
     column = int(np.argmin(np.isfinite(loaded[row])))
     value = "missing" if np.isnan(loaded[row, column]) else f"{loaded[row, column]}"
     count = int((~finite).sum())
     return (
-        f"{path}: {count} of {len(loaded)} rows hold a number that is missing or not finite (the first: row {row + 1}, "
+        f"{file}: {count} of {len(loaded)} rows hold a missing or infinite number (the first: row {row + 1}, "
         f"column {names[column]!r}, {value}). Add --drop-missing to leave them out."
     )
 
 
-def _weights(path: Path, name: str, weights: Tensor) -> Tensor:
+def _weights(file: str, name: str, weights: Tensor) -> Tensor:
     if bool((weights < 0).any()):
         row = int((weights < 0).nonzero()[0])
-        raise Refusal(f"{path}: weights in column {name!r} must be >= 0; the first that is not: {weights[row]:g}.")
+        raise Refusal(f"{file}: weights in column {name!r} must be >= 0; the first that is not: {weights[row]:g}.")
     if not bool(weights.sum() > 0):
-        raise Refusal(f"{path}: weights in column {name!r} must not all be 0.")
+        raise Refusal(f"{file}: weights in column {name!r} must not all be 0.")
     return weights.contiguous()
-
-
-def _arrow_table(rows: Tensor, names: Sequence[str]) -> pyarrow.Table:
-    arrow = require_pyarrow()
-    return arrow.Table.from_arrays([arrow.array(column) for column in rows.numpy().T], names=list(names))

@@ -1,63 +1,116 @@
-"""Tables in text files: how the numbers are set apart, and what the columns are called."""
+"""Tables in text files: the delimiter, the names of the columns, and the fields."""
 
 from __future__ import annotations
 
 import codecs
 import csv
+import gzip
+import io
 import re
+import sys
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from cramix.cli import formats
 from cramix.cli.refusal import Refusal
 
 if TYPE_CHECKING:
     import pyarrow
 
-# What stands for no number; Arrow knows the same words.
+# Fields that stand for a missing number; Arrow has the same list.
 _MISSING = {"", "na", "n/a", "#n/a", "nan", "-nan", "null"}
 _LONGEST_LINE = 1 << 24
+_WORDS = {"comma": ",", "semicolon": ";", "tab": "\t", "\\t": "\t", "pipe": "|", "space": " "}
+
+
+class TextFile(NamedTuple):
+    """A text file: its path, or its content where it came compressed or through a pipe."""
+
+    name: str
+    suffix: str
+    content: Path | bytes
+
+    @classmethod
+    def open(cls, path: Path) -> TextFile:
+        """Return a file; a gzipped one and standard input are read into memory."""
+        name, suffix = formats.input_name(path), formats.suffix(path)
+        if path == formats.STANDARD:
+            return cls(name, suffix, sys.stdin.buffer.read())
+        if not formats.is_gzipped(path):
+            return cls(name, suffix, path)
+        try:
+            return cls(name, suffix, gzip.decompress(path.read_bytes()))
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise Refusal(f"{path} is not a complete gzip file: {error}") from None
+
+    def text(self) -> io.TextIOBase:
+        """Return the lines, decoded."""
+        binary = self.content.open("rb") if isinstance(self.content, Path) else io.BytesIO(self.content)
+        return io.TextIOWrapper(binary, encoding="utf-8-sig", newline="")
+
+    def bytes(self) -> bytes:
+        """Return the whole content."""
+        return self.content.read_bytes() if isinstance(self.content, Path) else self.content
 
 
 class Layout(NamedTuple):
-    """Names of the columns, what stands between them (None: any white space), and the lines to skip before the rows.
+    """How to read the rows of a text file.
 
-    The first column is nameless where the others have names, as row numbers are that pandas writes.
+    Attributes:
+        names: of the columns; x1, x2, ... where the file has none.
+        delimiter: between fields; None for any white space.
+        skip: number of lines before the rows.
+        named: whether the file has a line of names.
     """
 
     names: list[str]
     delimiter: str | None
     skip: int
-    nameless: bool = False
+    named: bool
 
 
-def layout(path: Path) -> Layout:
-    """Look at the first line that is neither empty nor a comment (#): names, if it is not all numbers."""
+def parse_delimiter(text: str) -> str:
+    """Return the character that `--delimiter` asks for: itself, or its name."""
+    found = _WORDS.get(text.lower(), text)
+    if len(found) != 1 or not found.isascii() or found in '"\r\n.+-' or found.isalnum():
+        words = ", ".join(word for word in _WORDS if word.isalpha())
+        raise Refusal(f"--delimiter must be one character, or one of {words}; got {text!r}.")
+    return found
+
+
+def layout(file: TextFile, delimiter: str | None = None) -> Layout:
+    """Find the layout from the first line that is neither empty nor a comment (#).
+
+    The line holds names unless all its fields are numbers. Without a delimiter, it is found in that line.
+    """
     skip = 0
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            while (line := file.readline(_LONGEST_LINE)) and (not line.strip() or line.lstrip().startswith("#")):
+        with file.text() as lines:
+            while (line := lines.readline(_LONGEST_LINE)) and (not line.strip() or line.lstrip().startswith("#")):
                 skip += 1
     except UnicodeDecodeError:
-        raise Refusal(f"{path} is not text in UTF-8. Save it again as UTF-8.") from None
+        raise Refusal(f"{file.name} must be UTF-8 text. Save it with that encoding.") from None
     if not line:
-        raise Refusal(f"{path} is empty. Give a file with rows of numbers.")
+        raise Refusal(f"{file.name} is empty.")
     if "\0" in line:
-        raise Refusal(f"{path} is not a text file. Is its suffix right?")
-    delimiter = _delimiter(line, path.suffix.lower())
-    fields = line.split() if delimiter is None else next(csv.reader([line], delimiter=delimiter))
+        raise Refusal(f"{file.name} must be a text file; it holds binary data. Check its suffix.")
+    found = _delimiter(line, file.suffix) if delimiter is None else delimiter
+    found = None if found == " " else found
+    fields = line.split() if found is None else next(csv.reader([line], delimiter=found))
     fields = [field.strip() for field in fields]
-    numbers = [f"x{i}" for i in range(1, len(fields) + 1)]
+    defaults = formats.default_names(len(fields))
     if any(map(_is_number, fields)) and all(_is_number(f) or f.lower() in _MISSING for f in fields):
-        return Layout(numbers, delimiter, skip)
-    names = [field or number for field, number in zip(fields, numbers, strict=True)]
-    return Layout(names, delimiter, skip + 1, not fields[0] and all(fields[1:]) and len(fields) > 1)
+        return Layout(list(defaults), found, skip, named=False)
+    names = [field or default for field, default in zip(fields, defaults, strict=True)]
+    return Layout(names, found, skip + 1, named=True)
 
 
-def read(path: Path, layout: Layout, columns: list[int], kind: pyarrow.DataType) -> pyarrow.Table:
-    """Return some columns, each of one kind; pyarrow's ArrowInvalid for what is not of it."""
+def read(file: TextFile, layout: Layout, columns: list[int], kind: pyarrow.DataType) -> pyarrow.Table:
+    """Return some columns, all of one Arrow type; raises pyarrow's ArrowInvalid for fields that are not."""
     from pyarrow import ArrowInvalid, BufferReader, csv
 
-    names = [str(i) for i in range(len(layout.names))]  # those in the file need not be different
+    names = [str(i) for i in range(len(layout.names))]  # unique, which those in the file need not be
     wanted = [names[i] for i in columns]
     ragged = list[csv.InvalidRow]()
 
@@ -65,10 +118,15 @@ def read(path: Path, layout: Layout, columns: list[int], kind: pyarrow.DataType)
         ragged.append(row)
         return "error"
 
+    content: Path | BufferReader
+    if layout.delimiter is None:
+        content = BufferReader(_with_commas(file.bytes()))
+    else:
+        content = BufferReader(file.content) if isinstance(file.content, bytes) else file.content
     try:
         return csv.read_csv(
-            path if layout.delimiter is not None else BufferReader(_with_commas(path)),
-            # More threads would not know the number of a row.
+            content,
+            # With several threads, rows have no numbers.
             csv.ReadOptions(column_names=names, skip_rows=layout.skip, block_size=_LONGEST_LINE, use_threads=False),
             csv.ParseOptions(delimiter=layout.delimiter or ",", invalid_row_handler=remember),
             csv.ConvertOptions(
@@ -80,7 +138,7 @@ def read(path: Path, layout: Layout, columns: list[int], kind: pyarrow.DataType)
             raise
     row = ragged[0]
     raise Refusal(
-        f"{path} must have {row.expected_columns} fields in each row; "
+        f"{file.name} must have {row.expected_columns} fields in each row, as in its first line; "
         f"row {row.number - layout.skip} has {row.actual_columns}: {row.text[:40]}"
     )
 
@@ -90,7 +148,7 @@ def _delimiter(line: str, suffix: str) -> str | None:
         return "\t"
     found = max(",;\t", key=line.count)
     spaced = suffix == ".txt" and not re.search("[,;]", line)
-    # A single tab between words may have an empty cell beside it further down; two white spaces are there for the eye.
+    # A single tab may stand beside an empty field further down; runs of white space only align columns.
     if spaced and ("\t" not in line or re.search(r"\s\s", line.strip())):
         return None
     return found if found in line else ","
@@ -104,6 +162,6 @@ def _is_number(field: str) -> bool:
     return field.lower() not in _MISSING
 
 
-def _with_commas(path: Path) -> bytes:
-    text = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+def _with_commas(content: bytes) -> bytes:
+    text = content.removeprefix(codecs.BOM_UTF8)
     return b"\n".join(b",".join(line.split()) for line in text.split(b"\n"))

@@ -15,11 +15,10 @@ from cramix.arrays import as_tensor
 from cramix.checks import check_finite
 from cramix.fitting.api import Options, solve
 from cramix.fitting.em import ExpectationMaximization
-from cramix.fitting.families import FAMILIES
 from cramix.fitting.starts import STARTS
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates
-from cramix.mixture.covariance import Covariance
+from cramix.mixture.covariance import FAMILIES, Covariance
 
 Start = str | MultivariateNormalMixture | None
 

@@ -18,10 +18,10 @@ from cramix.estimators.progress import line_printer
 from cramix.fitting import METHODS, ExpectationMaximization, FitResult, GradientDescent, MergeDown, Method
 from cramix.fitting.api import Options, solve
 from cramix.fitting.diagnosis import convergence_warning
-from cramix.fitting.families import FAMILIES
 from cramix.fitting.starts import STARTS
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.coordinates import in_coordinates
+from cramix.mixture.covariance import FAMILIES
 from cramix.mixture.weights import draw
 
 try:

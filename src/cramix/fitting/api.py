@@ -13,7 +13,6 @@ from cramix.checks import check_choice, check_integer, check_number
 from cramix.fitting.descent import GradientDescent
 from cramix.fitting.diagnosis import ILL_DEFINED, collapsed, convergence_warning, warnings_of
 from cramix.fitting.em import ExpectationMaximization
-from cramix.fitting.families import FAMILIES
 from cramix.fitting.kmeans import HardAssignment
 from cramix.fitting.merge import MergeDown
 from cramix.fitting.paper import GradientLikelihood, SlicedCramer, SlicedCramerThenLikelihood
@@ -35,6 +34,7 @@ from cramix.fitting.starts import STARTS
 from cramix.fitting.wfr import WassersteinFisherRao
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates
+from cramix.mixture.covariance import FAMILIES
 
 _METHODS: tuple[type[Method], ...] = (
     MergeDown,

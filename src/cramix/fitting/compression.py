@@ -10,11 +10,11 @@ import torch
 from cramix.checks import check_integer, check_number
 from cramix.fitting.api import Options, solve
 from cramix.fitting.descent import GradientDescent
-from cramix.fitting.families import runnalls_cost
 from cramix.fitting.merge import MergeDown
 from cramix.fitting.problem import Method
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates
+from cramix.mixture.covariance import runnalls_cost
 
 # Up to this value of n^2 d^3 the greedy merge, which computes the cost of all pairs, takes less than a second.
 _GREEDY = 2e8

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_integer, check_number
-from cramix.fitting.families import Prior
 from cramix.fitting.features import Data
 from cramix.fitting.problem import NO_ITERATIONS, OUT_OF_ITERATIONS, Components, Method, Problem, Solution
 from cramix.fitting.starts import draw_starts
+from cramix.mixture.covariance import Prior
 
 # The longest first extrapolation in steps, the factor by which that limit grows after a gain and shrinks after a loss,
 # and its minimum.

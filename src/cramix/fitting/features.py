@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from cramix.fitting.families import Family, Prior
+from cramix.mixture.covariance import Family, Prior
 
 # Responsibilities that are computed at a time.
 _BLOCK = 1 << 20

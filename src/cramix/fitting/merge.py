@@ -26,11 +26,11 @@ from cramix.checks import check_integer, check_number
 from cramix.distance.sliced import sliced_cramer_squared
 from cramix.fitting.diagnosis import NARROW
 from cramix.fitting.em import Outcome, maximize, polish
-from cramix.fitting.families import Family, Prior
 from cramix.fitting.features import Data
 from cramix.fitting.problem import Method, Problem, Solution
 from cramix.fitting.starts import STARTS, regrouped, start_covariance, sums_of, sums_with
 from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture.covariance import Family, Prior
 
 # EM steps after the start, after each merge, and before fits are compared.
 PLACING, _SETTLING, _CHOOSING = 20, 5, 30

@@ -12,10 +12,10 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.fitting.families import Family, SphericalFamily
 from cramix.fitting.features import Data
 from cramix.fitting.result import Step
 from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture.covariance import Family, Spherical
 
 # Samples that are read at a time.
 ROWS = 1 << 16
@@ -161,7 +161,7 @@ def standard_units(target: MultivariateNormalMixture, family: type[Family]) -> U
         median, middle, outliers = _middle(target, variance)
         centre = torch.where(outliers, median, centre)
         variance = torch.where(outliers, torch.maximum(middle.square(), variance / _FARTHEST**2), variance)
-    if family is SphericalFamily:
+    if family is Spherical.family:
         variance = variance.mean().expand_as(variance)
     return Units(centre, torch.where(constant(target, centre, variance), 1, variance).sqrt())
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from cramix.clustering import kmeans, lloyd, plus_plus
-from cramix.fitting.families import Family
 from cramix.fitting.features import LEAST_WEIGHT, Data
 from cramix.fitting.problem import Problem
 from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture.covariance import Family
 
 # Iterations of k-means to convergence, and the few that improve a start.
 _ITERATIONS, _FEW_ITERATIONS = 300, 8

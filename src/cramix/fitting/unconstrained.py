@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cramix.fitting.families import Family
 from cramix.fitting.problem import Components
 from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture.covariance import Family
 from cramix.parameters import CHOLESKY, GRAM, LOG_POSITIVE, WEIGHTS, Map
 
 # The least weight, and the least variance above the floor relative to it: both have a finite logarithm.

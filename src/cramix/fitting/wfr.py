@@ -28,10 +28,10 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_integer, check_number
-from cramix.fitting.families import Family
 from cramix.fitting.features import LEAST_WEIGHT
 from cramix.fitting.problem import OUT_OF_ITERATIONS, Components, Method, Problem, Solution
 from cramix.fitting.starts import draw_starts
+from cramix.mixture.covariance import Family
 
 # The longest step of a covariance, and the approximate number of entries in a history.
 _LONGEST, _ENTRIES = 0.5, 200

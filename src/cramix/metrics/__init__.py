@@ -1,4 +1,4 @@
-"""Metrics of predictions for torchmetrics (`pip install cramix[metrics]`)."""
+"""Metrics of predicted distributions, for torchmetrics (`pip install 'cramix[metrics]'`)."""
 
 from cramix.metrics.calibration import Calibration
 from cramix.metrics.scores import CRPS, EnergyScore

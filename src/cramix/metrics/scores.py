@@ -1,4 +1,4 @@
-"""Mean scores of predictions, the lower the better: the CRPS, and the energy score of vectors."""
+"""Mean scores of predictions, lower is better: the CRPS, and for vectors the energy score."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cramix.checks import check_broadcast, check_floating
 from cramix.loss import crps, energy_score
-from cramix.metrics.base import Metric
-from cramix.mixture import MultivariateNormalMixture, NormalMixture
+from cramix.metrics.base import Metric, Mixture, read_observations
+from cramix.mixture import NormalMixture
 
 
 class _MeanScore(Metric):
-    """The mean of a score over all observations, in all processes; abstract."""
+    """The mean of a score over all observations of all processes; abstract."""
 
     is_differentiable = True
     higher_is_better = False
@@ -34,17 +33,12 @@ class _MeanScore(Metric):
         return (self.total / self.weight).float()
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
-        """Draw the mean, or values computed before; return figure and axes, see `torchmetrics.Metric.plot`."""
+        """Plot the mean, or values computed before; return figure and axes, see `torchmetrics.Metric.plot`."""
         return self._plot(val, ax)
 
-    def _add(self, scores: Tensor, weights: Tensor | None) -> None:
-        if weights is None:
-            self.total = self.total + scores.double().sum()
-            self.weight = self.weight + scores.numel()
-            return
-        check_floating(weights=weights)
-        check_broadcast("Give one weight an observation.", weights=weights.shape, y=scores.shape)
-        weights = weights.expand(scores.shape).double()
+    def _add(self, scores: Tensor, sample_weight: Tensor | None) -> None:
+        scores = scores.double()
+        weights = torch.ones_like(scores) if sample_weight is None else sample_weight.double()
         self.total = self.total + (weights * scores).sum()
         self.weight = self.weight + weights.sum()
 
@@ -60,15 +54,22 @@ class CRPS(_MeanScore):
         tensor(0.8432)
     """
 
-    def update(self, p: NormalMixture, y: Tensor, weights: Tensor | None = None) -> None:
-        """Add observations `(*batch)`, one for each mixture, with weights `(*batch)`."""
-        self._add(crps(p, y), weights)
+    def update(self, p: NormalMixture, y: Tensor, sample_weight: Tensor | None = None) -> None:
+        """Add observations, one for each mixture, `(*batch)`, with weights `(*batch)`.
+
+        A mixture without batch takes several observations, `(n,)`.
+        """
+        if not isinstance(p, NormalMixture):
+            raise ValueError(f"p must be a NormalMixture; got {type(p).__name__}. For vectors use EnergyScore.")
+        y, sample_weight = read_observations(p, y, sample_weight)
+        self._add(crps(p, y), sample_weight)
 
 
 class EnergyScore(_MeanScore):
-    """The mean energy score of vectors; of numbers it is the CRPS.
+    """The mean energy score of vectors; in one dimension it equals the CRPS.
 
     Example:
+        >>> from cramix import MultivariateNormalMixture
         >>> metric = EnergyScore()
         >>> p = MultivariateNormalMixture(torch.ones(1, 1), torch.zeros(1, 1, 2), torch.zeros(1, 1, 2, 2))
         >>> metric.update(p, torch.tensor([[3.0, 4.0]]))
@@ -76,11 +77,12 @@ class EnergyScore(_MeanScore):
         tensor(5.)
     """
 
-    def update(self, p: NormalMixture | MultivariateNormalMixture, y: Tensor, weights: Tensor | None = None) -> None:
-        """Add observations `(*batch)` or `(*batch, d)`, one for each mixture, with weights `(*batch)`."""
-        if y.shape != p.batch_shape + p.event_shape:
-            raise ValueError(
-                f"y must be one observation for each mixture, {tuple(p.batch_shape + p.event_shape)}; "
-                f"got {tuple(y.shape)}. Flatten the batch."
-            )
-        self._add(energy_score(p, y, "none"), weights)
+    def update(self, p: Mixture, y: Tensor, sample_weight: Tensor | None = None) -> None:
+        """Add observations, one for each mixture, `(*batch)` or `(*batch, d)`, with weights `(*batch)`.
+
+        A mixture without batch takes several observations, `(n,)` or `(n, d)`.
+        """
+        y, sample_weight = read_observations(p, y, sample_weight)
+        if not p.batch_shape:
+            p = p.expand(y.shape[: y.ndim - len(p.event_shape)])
+        self._add(energy_score(p, y, "none"), sample_weight)

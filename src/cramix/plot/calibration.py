@@ -1,7 +1,7 @@
-"""Are predictions as sure as they should be? PIT histogram, reliability of intervals, distribution against a sample.
+"""Calibration of predictions: PIT histogram, coverage of intervals, distribution function against a sample.
 
-The probability integral transform of an observation is the distribution function at it, `F(y)`. Where predictions are
-right it is uniform.
+The probability integral transform (PIT) of an observation is the predicted distribution function there, `F(y)`. It is
+uniform for calibrated predictions.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# How many standard deviations hold 95 %.
+# Half the width of a normal distribution's central 95 % interval, in standard deviations.
 _SIGMAS = 1.96
 
 
 def pit_histogram(pit: Tensor, bins: int = 20) -> Figure:
-    """Draw the histogram of `F(y)`, `(n,)`: flat is right, a hump too wide, a bowl too narrow, a slope biased.
+    """Draw the histogram of `F(y)`, `(n,)`.
 
-    Between the dashed lines are 95 % of the bars of right predictions.
+    It is flat for calibrated predictions, a hump for too wide ones, a bowl for too narrow ones and a slope for biased
+    ones. Of calibrated predictions, 95 % of the bars end between the dashed lines.
 
     Example:
         >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
@@ -39,9 +40,9 @@ def pit_histogram(pit: Tensor, bins: int = 20) -> Figure:
 
 
 def reliability(pit: Tensor) -> Figure:
-    """Draw how many observations fall into central intervals, over how many should, from `F(y)`, `(n,)`.
+    """Draw the coverage of central intervals over their probability, from `F(y)`, `(n,)`.
 
-    Below the diagonal predictions are too sure, above not sure enough.
+    Below the diagonal predictions are overconfident, above it underconfident.
 
     Example:
         >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
@@ -56,7 +57,7 @@ def reliability(pit: Tensor) -> Figure:
 
 
 def cdf_and_sample(p: NormalMixture, x: Tensor, *, name: str = "y") -> Figure:
-    """Draw the distribution function of an unbatched mixture over that of a sample, `(n,)`; C2 is made of the gap.
+    """Draw the distribution functions of an unbatched mixture and of a sample, `(n,)`; the gap makes up C2.
 
     Example:
         >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
@@ -65,18 +66,15 @@ def cdf_and_sample(p: NormalMixture, x: Tensor, *, name: str = "y") -> Figure:
     from cramix.distance.cramer import cramer_distance
 
     if p.batch_shape:
-        raise ValueError(f"p must have no batch; got {tuple(p.batch_shape)}. Take one of them.")
+        raise ValueError(f"p must have no batch; got {tuple(p.batch_shape)}. Index it first.")
     figure, axes = _figure(6.5)
-    parts = (t.detach().double().cpu() for t in (p.weights, p.means, p.scales))
-    weights, means, scales = parts
-    mixture = NormalMixture(weights / weights.sum(), means, scales)
-    x = x.detach().double().cpu()
+    mixture, x = p.detach().to("cpu", torch.float64), x.detach().to("cpu", torch.float64)
     ends = torch.cat((mixture.icdf(torch.tensor([0.001, 0.999], dtype=x.dtype)), x))
     low, high = ends.min().item(), ends.max().item()
     pad = 0.03 * (high - low) or 1.0
-    places = torch.cat((torch.linspace(low - pad, high + pad, 600, dtype=x.dtype), x)).sort().values
-    ours, theirs = mixture.cdf(places).numpy(), NormalMixture.from_samples(x).cdf(places).numpy()
-    grid = places.numpy()
+    points = torch.cat((torch.linspace(low - pad, high + pad, 600, dtype=x.dtype), x)).sort().values
+    ours, theirs = mixture.cdf(points).numpy(), NormalMixture.from_samples(x).cdf(points).numpy()
+    grid = points.numpy()
     axes.fill_between(grid, ours, theirs, step="post", color=DENSITY, alpha=0.25, lw=0)
     axes.step(grid, theirs, where="post", color=POINTS, lw=1.3, label=f"{len(x)} samples")
     axes.plot(grid, ours, color=DENSITY, lw=2, label="mixture")
@@ -86,12 +84,12 @@ def cdf_and_sample(p: NormalMixture, x: Tensor, *, name: str = "y") -> Figure:
 
 
 def draw_pit(axes: Axes, counts: np.ndarray) -> None:
-    """Draw counts of `F(y)` in equal bins as a density, with lines that hold those of right predictions."""
+    """Draw counts of `F(y)` in equal bins as a density, with the 95 % interval of calibrated predictions."""
     bins, n = len(counts), max(1, counts.sum())
-    spread = _SIGMAS * np.sqrt((1 - 1 / bins) * bins / n)
+    margin = _SIGMAS * np.sqrt((1 - 1 / bins) * bins / n)
     axes.stairs(counts * bins / n, np.linspace(0, 1, bins + 1), fill=True, color=DENSITY, alpha=0.5, label="F(y)")
     axes.axhline(1, color="0.3", lw=1)
-    for end, label in ((1 - spread, None), (1 + spread, "95 % of bars if right")):
+    for end, label in ((1 - margin, None), (1 + margin, "95 % of bars if calibrated")):
         axes.axhline(max(0.0, end), color="0.3", lw=1, ls="--", label=label)
     axes.set(xlabel="F(y)", ylabel="density", xlim=(0, 1), ylim=(0, None))
     axes.legend(framealpha=0.8, edgecolor="none", fontsize=9, loc="lower center")
@@ -99,8 +97,8 @@ def draw_pit(axes: Axes, counts: np.ndarray) -> None:
 
 def draw_reliability(axes: Axes, levels: np.ndarray, coverage: np.ndarray, n: int) -> None:
     """Draw the coverage of central intervals by n observations over their probability."""
-    spread = _SIGMAS * np.sqrt(levels * (1 - levels) / max(1, n))
-    axes.fill_between(levels, levels - spread, levels + spread, color="0.9", lw=0, label="95 % if right")
+    margin = _SIGMAS * np.sqrt(levels * (1 - levels) / max(1, n))
+    axes.fill_between(levels, levels - margin, levels + margin, color="0.9", lw=0, label="95 % if calibrated")
     axes.plot([0, 1], [0, 1], color="0.5", lw=1)
     axes.plot(levels, coverage, color=COLOURS[0], lw=2, marker="." if len(levels) < 30 else None, label="observed")
     axes.set(

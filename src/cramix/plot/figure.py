@@ -1,4 +1,4 @@
-"""What all pictures share: where figures come from, and their colours."""
+"""What all pictures share: figures, and colours."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by everybody.
+# Okabe and Ito's palette, which colour-blind readers can distinguish.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-# What each thing looks like in all pictures of one mixture.
+# For things that have one colour in a picture.
 COMPONENTS, DENSITY, POINTS = COLOURS[0], COLOURS[1], "0.3"
+_CYCLE, _DASHES = COLOURS[:7], ("-", "--", ":")
+
+
+def component_styles(count: int) -> list[tuple[str, str]]:
+    """Return a colour and a line style for each component; colours repeat after seven, with other dashes."""
+    return [(_CYCLE[i % len(_CYCLE)], _DASHES[i // len(_CYCLE) % len(_DASHES)]) for i in range(count)]
 
 
 def require_matplotlib() -> type[Figure]:
-    """Return matplotlib's `Figure`, which draws without a screen, or say how to get it."""
+    """Return matplotlib's `Figure`, which needs no screen, or raise an ImportError that says how to install it."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Predictions over an input: a fan of quantiles, or the density itself with its components."""
+"""Predictions over an input: a fan of quantiles, or the density with its components."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CELLS = 240
-# A component of less weight is not drawn.
-_LEAST = 0.02
+# Components of less weight are not drawn.
+_LEAST_WEIGHT = 0.02
 
 
 def fan_chart(
@@ -32,8 +32,8 @@ def fan_chart(
     """Draw central intervals and the median of predictions over an input.
 
     Args:
-        x: places `(n,)`, such as a grid or time.
-        p: what is predicted there, batch shape `(n,)`.
+        x: inputs `(n,)`, such as a grid or times.
+        p: predictions for them, batch shape `(n,)`.
         data: inputs and targets to draw as dots, `(m,)` each.
         levels: the probabilities of the intervals, each in (0, 1).
         names: of input and target.
@@ -46,7 +46,7 @@ def fan_chart(
     x, p = _in_order(x, p)
     for level in levels:
         if not 0 < level < 1:
-            raise ValueError(f"levels must be in (0, 1); got {level}. They are probabilities of intervals.")
+            raise ValueError(f"levels must be in (0, 1); got {level}.")
     figure, axes = _axes(names)
     with torch.no_grad():
         for i, level in enumerate(sorted(levels, reverse=True)):
@@ -69,12 +69,12 @@ def mixture_over_input(
 ) -> Figure:
     """Draw the density of predictions over an input, darker where it is higher, and the means of the components.
 
-    Each column has its own shades, so that wide predictions are seen as well as narrow ones; lighter components are
-    fainter.
+    The density is scaled to the same maximum at each input, so that wide predictions are as visible as narrow ones.
+    Light components are faint.
 
     Args:
-        x: places `(n,)`, such as a grid.
-        p: what is predicted there, batch shape `(n,)`, without atoms.
+        x: inputs `(n,)`, such as a grid.
+        p: predictions for them, batch shape `(n,)`, without atoms.
         data: inputs and targets to draw as dots, `(m,)` each.
         names: of input and target.
 
@@ -97,7 +97,7 @@ def mixture_over_input(
     _dots(axes, data)
     for i in range(p.n_components):
         weight = p.weights[:, i].detach().numpy()
-        shown = np.where(weight >= _LEAST, p.means[:, i].detach().numpy(), np.nan)
+        shown = np.where(weight >= _LEAST_WEIGHT, p.means[:, i].detach().numpy(), np.nan)
         _faint_line(axes, x.numpy(), shown, weight / p.weights.amax(-1).detach().numpy())
     axes.plot([], [], color=COMPONENTS, lw=1.6, label="means of components")
     axes.fill([], [], color="#6BAED6", label="density")
@@ -107,7 +107,7 @@ def mixture_over_input(
 
 
 def _faint_line(axes: Axes, x: np.ndarray, y: np.ndarray, strength: np.ndarray) -> None:
-    """Draw a line whose parts are as strong as they say."""
+    """Draw a line whose opacity varies along it with `strength`."""
     from matplotlib.collections import LineCollection
     from matplotlib.colors import to_rgba
 
@@ -120,18 +120,14 @@ def _faint_line(axes: Axes, x: np.ndarray, y: np.ndarray, strength: np.ndarray) 
 
 
 def _in_order(x: Tensor, p: NormalMixture) -> tuple[Tensor, NormalMixture]:
-    """Return places and predictions in the order of the places, in float64."""
+    """Return inputs and predictions in increasing order of the inputs, in float64 on the CPU."""
     if not isinstance(p, NormalMixture):
-        raise ValueError(f"p must be a NormalMixture; got {type(p).__name__}. Take a marginal of vectors.")
+        raise ValueError(f"p must be a NormalMixture; got {type(p).__name__}. Use a marginal distribution.")
     if x.ndim != 1 or p.batch_shape != x.shape:
-        raise ValueError(
-            f"x must be (n,), the batch shape of p; got {tuple(x.shape)} and {tuple(p.batch_shape)}. Flatten them."
-        )
-    x = x.detach().double().cpu()
+        raise ValueError(f"x must be (n,), the batch shape of p; got {tuple(x.shape)} and {tuple(p.batch_shape)}.")
+    x = x.detach().to("cpu", torch.float64)
     order = x.argsort()
-    parts = (t.detach().double().cpu()[order] for t in (p.weights, p.means, p.scales))
-    weights, means, scales = parts
-    return x[order], NormalMixture(weights / weights.sum(-1, keepdim=True), means, scales)
+    return x[order], p.detach().to("cpu", torch.float64)[order]
 
 
 def _axes(names: tuple[str, str]) -> tuple[Figure, Axes]:

@@ -1,4 +1,4 @@
-"""Many fits to the same points in the plane, side by side."""
+"""Several fits to the same points in the plane, side by side."""
 
 from __future__ import annotations
 
@@ -13,22 +13,30 @@ from cramix.plot.plane import draw_components, draw_points
 from cramix.plot.view import Data, View
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 
 def panels(x: Tensor, fits: Sequence[tuple[str, MultivariateNormalMixture]], columns: int = 3) -> Figure:
     """Draw points `(n, 2)` in a grid of panels, with the components of a mixture and a title in each.
 
-    Edges are those of the points: a component that strays beyond them is cut.
+    The limits are those of the points; components beyond them are cut off.
     """
-    figure_class = require_matplotlib()
-    data = Data(x, None)
+    low, high = x.min(0).values.tolist(), x.max(0).values.tolist()
+    height = min(3.2 * (high[1] - low[1]) / (high[0] - low[0]), 4.0)
+    rows = -(-len(fits) // columns)
+    figure = require_matplotlib()(figsize=(3.2 * columns, (height + 0.35) * rows), layout="constrained")
+    draw_panels(figure, x, fits, columns)
+    return figure
+
+
+def draw_panels(
+    figure: Figure | SubFigure, x: Tensor, fits: Sequence[tuple[str, MultivariateNormalMixture]], columns: int = 3
+) -> None:
+    """Draw panels into a figure or a part of one."""
+    data = Data(x)
     across, up = (View(low, high) for low, high in zip(data.x.min(0), data.x.max(0), strict=True))
     across, up = (View(view.low - 0.08 * view.width, view.high + 0.08 * view.width) for view in (across, up))
-    rows = -(-len(fits) // columns)
-    height = min(3.2 * up.width / across.width, 4.0)
-    figure = figure_class(figsize=(3.2 * columns, (height + 0.35) * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    grid = figure.subplots(-(-len(fits) // columns), columns, squeeze=False).ravel()
     for axes, (title, mixture) in zip(grid, fits, strict=False):
         draw_points(axes, data, 0, 1)
         draw_components(axes, mixture)
@@ -36,4 +44,3 @@ def panels(x: Tensor, fits: Sequence[tuple[str, MultivariateNormalMixture]], col
         axes.set_title(title, fontsize=9)
     for axes in grid[len(fits) :]:
         axes.set_axis_off()
-    return figure

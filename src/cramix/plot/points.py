@@ -1,35 +1,36 @@
-"""A mixture and the points it stands for, in one, two or more dimensions."""
+"""A mixture over the points it was fitted to, in one, two or more dimensions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates
-from cramix.plot.figure import require_matplotlib
+from cramix.plot.figure import POINTS, require_matplotlib
 from cramix.plot.line import draw_line
 from cramix.plot.plane import draw_components, draw_points, draw_regions
-from cramix.plot.view import Data, View, views
+from cramix.plot.view import Data, View, most_separating, views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MOST_COORDINATES = 5
-_MOST_UNEQUAL = 3  # times as wide as high, up to which a unit is as long in both directions
+_MOST_COORDINATES = 6
+_MOST_UNEQUAL = 3  # largest ratio of width and height at which both axes have the same scale
 
 
 class _Scene(NamedTuple):
-    """What there is to draw: the mixture, the points, the edges of the coordinates shown and the names of all."""
+    """What there is to draw: the mixture, the points, limits of the coordinates shown, and names of all."""
 
     mixture: MultivariateNormalMixture
     data: Data | None
-    edges: list[View]
+    views: dict[int, View]
     names: list[str]
 
 
@@ -40,14 +41,15 @@ def mixture_and_points(
     weights: Tensor | None = None,
     names: Sequence[str] | None = None,
 ) -> Figure:
-    """Draw an unbatched mixture over the points it was fitted to.
+    """Draw an unbatched mixture over the points it was fitted to, with a colour for each component.
 
-    On the line: a histogram, the density and the components. In the plane: points, the smallest regions that hold 50,
-    90 and 99 % of the mixture, and where components are 1 and 2 standard deviations from their means. In more
-    dimensions each two of the first five coordinates, points below the diagonal, regions above it, marginals on it.
+    In one dimension: a histogram, a rug of the points, the density and its components. In two: points, the smallest
+    regions that contain 50, 90 and 99 % of the mixture, and ellipses 1 and 2 standard deviations from the means. In
+    more: all pairs of up to six coordinates, with points below the diagonal, regions above it, marginals on it. Of more
+    coordinates than six, those are drawn that separate the components most.
 
     Args:
-        mixture: in d dimensions; a component without density, such as one of scale 0, is shown by its place.
+        mixture: in d dimensions; a component without density, such as one of scale 0, is shown by its mean.
         x: points `(n, d)`, or `(n,)` for d = 1.
         weights: of the points, `(n,)`, for histograms.
         names: of the d coordinates, for the axes; x1, x2, ... if None.
@@ -60,30 +62,33 @@ def mixture_and_points(
     """
     figure_class = require_matplotlib()
     if mixture.batch_shape:
-        raise ValueError(f"mixture must have no batch; got {tuple(mixture.batch_shape)}. Take one of them.")
+        raise ValueError(f"mixture must have no batch; got {tuple(mixture.batch_shape)}. Index it first.")
     mixture = in_coordinates(mixture, torch.float64)
     dim = mixture.dim
     if x is not None and (x.shape[1:] or (1,)) != (dim,):
-        raise ValueError(f"x must be points (n, {dim}); got {tuple(x.shape)}. Choose as many coordinates.")
+        raise ValueError(f"x must be points (n, {dim}); got {tuple(x.shape)}.")
     names = [f"x{i}" for i in range(1, dim + 1)] if names is None else list(names)
     data = None if x is None else Data(x.reshape(-1, dim), weights)
-    edges = views(mixture, data, min(dim, _MOST_COORDINATES))
+    if data is not None:
+        data.label_by(mixture)
+    shown = list(range(dim)) if dim <= _MOST_COORDINATES else most_separating(mixture, _MOST_COORDINATES)
+    limits = views(mixture, data, shown)
     figure = figure_class(figsize=(7.5, 4.5), layout="constrained")
-    {1: _line, 2: _plane}.get(dim, _pairs)(figure, _Scene(mixture, data, edges, names))
-    _say_what_is_left_out(figure, data, edges, dim)
+    {1: _line, 2: _plane}.get(dim, _pairs)(figure, _Scene(mixture, data, limits, names))
+    _note_omissions(figure, data, limits, dim)
     return figure
 
 
 def _line(figure: Figure, scene: _Scene) -> None:
     axes = figure.subplots()
-    draw_line(axes, scene.mixture.marginal(0), scene.data, 0, scene.edges[0])
+    draw_line(axes, scene.mixture.marginal(0), scene.data, 0, scene.views[0])
     axes.set(xlabel=scene.names[0], ylabel="density")
     _legend(figure, axes)
 
 
 def _plane(figure: Figure, scene: _Scene) -> None:
     axes = figure.subplots()
-    across, up = scene.edges
+    across, up = scene.views.values()
     draw_regions(axes, scene.mixture, across, up, cells=240)
     if scene.data is not None:
         draw_points(axes, scene.data, 0, 1)
@@ -99,28 +104,33 @@ def _plane(figure: Figure, scene: _Scene) -> None:
 
 
 def _pairs(figure: Figure, scene: _Scene) -> None:
-    count = len(scene.edges)
+    count = len(scene.views)
     figure.set_size_inches(2.3 * count, 2.3 * count + 0.4)
     grid = figure.subplots(count, count)
-    for row, column in product(range(count), repeat=2):
-        axes, across, up = grid[row, column], scene.edges[column], scene.edges[row]
+    for (row, (i, up)), (column, (j, across)) in product(enumerate(scene.views.items()), repeat=2):
+        axes = grid[row, column]
         axes.locator_params(nbins=3)
         if row == column:
-            draw_line(axes, scene.mixture.marginal(row), scene.data, row, across)
+            draw_line(axes, scene.mixture.marginal(i), scene.data, i, across, bars=40, rug=False)
             axes.set_yticks([])
         else:
-            pair = scene.mixture.marginal([column, row])
+            pair = scene.mixture.marginal([j, i])
             if row < column:
                 draw_regions(axes, pair, across, up, cells=100)
             elif scene.data is not None:
-                draw_points(axes, scene.data, column, row)
+                draw_points(axes, scene.data, j, i)
             draw_components(axes, pair)
             axes.set(xlim=across, ylim=up)
-        axes.tick_params(labelsize=8, labelbottom=row == count - 1, labelleft=column == 0)
-        axes.set_xlabel(scene.names[column] if row == count - 1 else "")
-        axes.set_ylabel(scene.names[row] if column == 0 else "")
+        axes.tick_params(labelsize=8, labelbottom=row == count - 1, labelleft=column == 0 and row > 0)
+        _label(axes.set_xlabel, scene.names[j] if row == count - 1 else "")
+        _label(axes.set_ylabel, scene.names[i] if column == 0 else "")
     figure.align_ylabels(grid[:, 0])
     _legend(figure, grid[1, 0], grid[0, 1])
+
+
+def _label(put: Callable[..., object], name: str) -> None:
+    """Name an axis in letters small enough for its length."""
+    put(name, fontsize=float(np.clip(200 / max(1, len(name)), 6, 10)))
 
 
 def _legend(figure: Figure, *parts: Axes) -> None:
@@ -132,15 +142,15 @@ def _legend(figure: Figure, *parts: Axes) -> None:
     chosen = [handles[text] for text in texts]
     legend = figure.legend(chosen, texts, loc="outside lower center", ncols=len(texts), frameon=False, fontsize=9)
     for handle in legend.legend_handles:
-        if isinstance(handle, PathCollection):  # a dot of many may be too small and faint to be seen alone
-            handle.set(sizes=[12], alpha=0.7)
+        if isinstance(handle, PathCollection):  # one dot of many may be too small and faint to see
+            handle.set(sizes=[12], alpha=0.7, facecolor=POINTS)
 
 
-def _say_what_is_left_out(figure: Figure, data: Data | None, edges: list[View], dim: int) -> None:
+def _note_omissions(figure: Figure, data: Data | None, limits: dict[int, View], dim: int) -> None:
     notes = []
-    if len(edges) < dim:
-        notes.append(f"the first {len(edges)} of {dim} coordinates")
-    if data is not None and (outside := data.outside(edges)):
+    if len(limits) < dim:
+        notes.append(f"{len(limits)} of {dim} columns, those that separate the components most")
+    if data is not None and (outside := data.outside(limits)):
         notes.append(f"{outside} of {len(data.x)} points lie outside")
     if notes:
         figure.suptitle("; ".join(notes), fontsize=9, color="0.4")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from cramix.checks import check_choice, check_integer, check_number
-from cramix.heads.parametrization import mixture_parameters
+from cramix.nn.parametrization import mixture_parameters
 from cramix.rl.returns import ActionLinear, Parts, Returns, evenly_spaced
 
 

@@ -1,4 +1,4 @@
-"""`MixtureTensors`: a network that returns plain tensors in place of mixtures, for export."""
+"""`MixtureTensors`: a network that returns tensors instead of mixtures, for export."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from cramix.mixture import NormalMixture
 
 
 class MixtureTensors(nn.Module):
-    """A network of mixtures as one of tensors: weights, means and scales, for `torch.export`, ONNX and other languages.
+    """Wrap a network that returns mixtures into one that returns tensors, for `torch.export`, ONNX and other languages.
 
-    Of a univariate mixture it returns `(*batch, k)` each. Of a multivariate one it returns means `(*batch, k, d)`, and
-    in the last place variances `(*batch, k, d)` where covariances are "diag" or "spherical", else matrices
-    `(*batch, k, d, d)`.
+    A univariate mixture becomes weights, means and scales, each `(*batch, k)`. A multivariate one becomes weights
+    `(*batch, k)`, means `(*batch, k, d)`, and either variances `(*batch, k, d)` if the covariance type is "diag" or
+    "spherical", or covariance matrices `(*batch, k, d, d)`.
 
     Args:
-        network: whose output is a `NormalMixture` or a `MultivariateNormalMixture`.
+        network: a module that returns a `NormalMixture` or a `MultivariateNormalMixture`.
 
     Example:
         >>> import torch
-        >>> from cramix.heads import MixtureHead
-        >>> network = MixtureTensors(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), MixtureHead(8, k=2)))
+        >>> from cramix.nn import MixtureHead
+        >>> network = MixtureTensors(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), MixtureHead(8, n_components=2)))
         >>> program = torch.export.export(network, (torch.zeros(5, 3),))
         >>> [tuple(x.shape) for x in program.module()(torch.zeros(5, 3))]
         [(5, 2), (5, 2), (5, 2)]
