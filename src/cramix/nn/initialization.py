@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_finite, check_floating
+from cramix.clustering import lloyd
 from cramix.mixture import NormalMixture
 from cramix.mixture.weights import of_samples
 from cramix.quadrature import even_points
@@ -104,9 +105,4 @@ def _cluster_means(x: Tensor, weights: Tensor, k: int) -> Tensor:
     mass = weights[order].cumsum(0)
     levels = (torch.arange(k, dtype=x.dtype) + 0.5) / k
     centers = x[order[torch.searchsorted(mass, levels * mass[-1]).clamp_max(len(x) - 1)]]
-    for _ in range(_KMEANS_ITERATIONS):
-        nearest = torch.cdist(x, centers).argmin(-1)
-        mass = weights.new_zeros(k).index_add_(0, nearest, weights).unsqueeze(-1)
-        sums = torch.zeros_like(centers).index_add_(0, nearest, weights.unsqueeze(-1) * x)
-        centers = torch.where(mass > 0, sums / mass, centers)
-    return centers
+    return lloyd(x, weights, centers.unsqueeze(0), _KMEANS_ITERATIONS).centres.squeeze(0)
