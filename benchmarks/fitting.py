@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import sklearn
 import torch
+from greedy import merge_by
 from harness import Page, machine
 from problems import Problem, problems
 from sklearn.mixture import GaussianMixture
 
 import cramix
-from cramix.fitting.reduction import merge_down
 
 RESULTS = Path(__file__).parent / "fitting.md"
 # Settings were chosen on seeds from 2000 on.
@@ -38,14 +38,14 @@ def em(**settings: float) -> Fit:
     return run
 
 
-def ours(start: str | None = None) -> Fit:
+def ours(init_params: str | None = None) -> Fit:
     def run(x: np.ndarray, problem: Problem, seed: int) -> Callable[[np.ndarray], float]:
         result = cramix.fit(
             torch.from_numpy(x),
             problem.k,
-            covariances=problem.covariances,
-            floor=problem.floor,
-            start=start,
+            covariance_type=problem.covariances,
+            reg_covar=problem.floor,
+            init_params=init_params,
             generator=torch.Generator().manual_seed(seed),
         )
         return lambda y: result.mixture.log_prob(torch.from_numpy(y)).mean().item()
@@ -217,7 +217,7 @@ def compressing(page: Page) -> None:
     rows = []
     for name, mixture in (("2,000 of a KDE, d 2", kde(2000)), ("100, d 2", hundred(2)), ("100, d 8", hundred(8))):
         methods: dict[str, Callable[[], cramix.MultivariateNormalMixture]] = {
-            cost: lambda cost=cost, mixture=mixture: merge_down(mixture, 10, cost)
+            cost: lambda cost=cost, mixture=mixture: merge_by(cost, mixture, 10)
             for cost in ("runnalls", "west", "salmond")
         }
         methods["cramix.compress"] = lambda mixture=mixture: cramix.compress(mixture, 10)

@@ -30,8 +30,8 @@ from cramix import (
     Diagonal,
     EnergyScoreLoss,
     MixtureHead,
-    MultivariateNormalMixture,
     MixtureNLLLoss,
+    MultivariateNormalMixture,
     NormalMixture,
     cramer_distance,
     sliced_cramer_distance,
@@ -124,7 +124,8 @@ def train(job: tuple[str, str, str, int]) -> float:
     else:
         top = Textbook(64, 4, problem.dim)
     network = nn.Sequential(nn.Linear(problem.inputs, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), top)
-    criterion = MixtureNLLLoss() if loss == "likelihood" else CramerLoss() if problem.dim == 1 else EnergyScoreLoss(tolerance=1e-5)
+    cramer: nn.Module = CramerLoss() if problem.dim == 1 else EnergyScoreLoss(tolerance=1e-5)
+    criterion = MixtureNLLLoss() if loss == "likelihood" else cramer
     optimizer = torch.optim.Adam(network.parameters(), 1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     for _ in range(STEPS):

@@ -149,7 +149,7 @@ def run(job: tuple[str, str, int]) -> Score:
         return Score(math.nan, math.nan, time.process_time() - started)
     seconds = time.process_time() - started
     observed = torch.as_tensor(y[held], dtype=p.means.dtype)
-    nll = math.nan if p.only_atoms else -p.log_prob(observed).mean().item()
+    nll = math.nan if p.is_empirical else -p.log_prob(observed).mean().item()
     return Score(crps(p, observed).mean().item(), nll, seconds)
 
 

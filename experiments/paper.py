@@ -10,12 +10,12 @@ from torch import Tensor
 
 from cramix.distance.sliced import sliced_cramer_squared
 from cramix.fitting import METHODS
-from cramix.fitting.descending import Descent
-from cramix.fitting.descent import found_at
-from cramix.fitting.door import conclude, prepare
+from cramix.fitting.api import Options, conclude, prepare
+from cramix.fitting.descent import Iterate, solution_at
 from cramix.fitting.paper import PaperDescent
 from cramix.fitting.problem import Method, Problem
 from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture.coordinates import in_coordinates
 
 SEEDS = 123, 456, 789
 COMPONENTS = 10
@@ -72,7 +72,7 @@ def _descent(x: Tensor, name: str, seed: int) -> tuple[Run, Run]:
     method = METHODS[name]()
     assert isinstance(method, PaperDescent), "the methods of the paper are descents"
     problem = _problem(x, method, seed)
-    seconds, steps, recorded = 0.0, 0, list[tuple[Descent, Losses]]()
+    seconds, steps, recorded = 0.0, 0, list[tuple[Iterate, Losses]]()
     with torch.no_grad():
         for state, elapsed in _timed(problem, method):
             seconds += elapsed
@@ -80,13 +80,13 @@ def _descent(x: Tensor, name: str, seed: int) -> tuple[Run, Run]:
                 recorded.append((state, _losses(x, steps, _mixture(problem, state))))
             steps += state.step > 0 or steps == 0
         last, end = recorded[-1]
-        mixture = conclude(problem, found_at(last)).mixture
+        mixture = in_coordinates(conclude(problem, solution_at(last)).mixture)
         initial = _mixture(problem, recorded[0][0])
     history = tuple(losses for _, losses in recorded)
     return Run(seed, INIT, initial, history[0], 0.0, ()), Run(seed, name, mixture, end, seconds, history)
 
 
-def _timed(problem: Problem, method: PaperDescent) -> Iterator[tuple[Descent, float]]:
+def _timed(problem: Problem, method: PaperDescent) -> Iterator[tuple[Iterate, float]]:
     """Yield the states of a descent with the time of each step."""
     began = problem.history.seconds
     for _, state in method.descents(problem):
@@ -99,15 +99,17 @@ def _ours(x: Tensor, seed: int) -> Run:
     problem = _problem(x, method, seed)
     with torch.no_grad():
         result = conclude(problem, method.run(problem))
-    return Run(seed, OURS, result.mixture, _losses(x, result.iterations, result.mixture), result.seconds, ())
+    mixture = in_coordinates(result.mixture)
+    return Run(seed, OURS, mixture, _losses(x, result.n_iter, mixture), result.seconds, ())
 
 
 def _problem(x: Tensor, method: Method, seed: int) -> Problem:
     generator = torch.Generator().manual_seed(seed)
-    return prepare(x, COMPONENTS, method, generator=generator)
+    reg_covar = 1e-6 if isinstance(method, PaperDescent) else None
+    return prepare(x, COMPONENTS, method, Options(reg_covar=reg_covar, generator=generator))
 
 
-def _mixture(problem: Problem, state: Descent) -> MultivariateNormalMixture:
+def _mixture(problem: Problem, state: Iterate) -> MultivariateNormalMixture:
     scale = torch.diag(problem.units.scale)
     return state.mixture().affine(problem.units.centre, scale)
 

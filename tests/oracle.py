@@ -34,7 +34,7 @@ def parts(p: NormalMixture, q: NormalMixture) -> tuple[mpmath.mpf, mpmath.mpf]:
 
         def within(p: NormalMixture, x: list) -> mpmath.mpf:
             """E|X - X'|, for samples as an integral of 2 F (1 - F) over the gaps."""
-            if not p.only_atoms:
+            if not p.is_empirical:
                 return expected(x, x)
             x = sorted(x, key=lambda atom: atom[1])
             mass = list(itertools.accumulate(atom[0] for atom in x))

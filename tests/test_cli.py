@@ -196,9 +196,6 @@ def test_warnings_are_one_line_each(folder: Path) -> None:
     assert "collapsed" in err
     assert err.count("\n") == err.count("warning: ")
 
-
-@pytest.mark.xfail(strict=True, reason="cramix.fit takes a relative floor until it takes reg_covar")
-def test_reg_covar_is_added_to_variances_as_it_is(folder: Path) -> None:
     x = two_clusters(90)
     write_csv(folder / "x.csv", x, "a,b")
     (covariance,) = run_json("fit", "x.csv", "-k", 1, "--reg-covar", 0.5)["mixture"]["covariances"]

@@ -20,7 +20,7 @@ def test_a_univariate_mixture_has_one_coordinate_with_the_same_distribution() ->
 
 def test_atoms_stay_points_and_multivariate_mixtures_what_they_are() -> None:
     points = in_coordinates(NormalMixture.from_samples(torch.tensor([1.0, 2.0])))
-    assert points.only_points
+    assert points.is_empirical
     assert points.means.tolist() == [[1.0], [2.0]]
     assert in_coordinates(points) is points
 

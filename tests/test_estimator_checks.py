@@ -19,7 +19,7 @@ MODELS = [
     CramerMixture(2, covariance_type="diag"),
     CramerMixture(2, covariance_type="spherical"),
     CramerMixture(3, method="em"),
-    CramerMixture(2, objective="nll", max_iter=20),
+    CramerMixture(2, optimizer="lbfgs", max_iter=20),
     CramerMixture(2, objective="cramer", max_iter=20),
     CramerMixture(2, init_params="k-means++", n_init=2, warm_start=True),
 ]

@@ -58,7 +58,7 @@ def test_points_come_back_as_points(tmp_path: Path) -> None:
         cramix.save(p, tmp_path / "p")
         q = cramix.load(tmp_path / "p")
         assert torch.equal(q.means, p.means)
-        assert q.only_atoms if isinstance(q, NormalMixture) else q.only_points
+        assert q.is_empirical
 
 
 def test_expanded_and_learned_mixtures_can_be_saved(tmp_path: Path) -> None:

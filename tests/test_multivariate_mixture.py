@@ -283,7 +283,7 @@ def test_project_takes_singular_covariances(kind):
 
 def test_project_of_points_is_atoms():
     line = points([1.0, 2.0], [3.0, -1.0]).project(tensor([[1.0, 1.0], [0.0, 2.0]]))
-    assert line.only_atoms
+    assert line.is_empirical
     close(line.means, [[3.0, 2.0], [4.0, -2.0]], 0, 0)
     close(line.cdf(tensor([2.5, 4.0])), [0.5, 1.0], 0, 0)
 
@@ -318,8 +318,8 @@ def test_marginal_of_a_number_is_a_normal_mixture(kind, dim):
 
 def test_marginals_of_points_are_points():
     p = points([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])
-    assert p.marginal(1).only_atoms
-    assert p.marginal([2, 0]).only_points
+    assert p.marginal(1).is_empirical
+    assert p.marginal([2, 0]).is_empirical
     close(p.marginal([2, 0]).means, [[3.0, 1.0], [6.0, 4.0]], 0, 0)
 
 
@@ -424,7 +424,7 @@ def test_affine_of_singular_covariances_is_the_formula(kind):
 
 def test_affine_of_points_moves_the_points():
     p = points([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]).affine(OFFSET, MATRIX)
-    assert p.only_points
+    assert p.is_empirical
     close(p.means, [MATRIX.numpy() @ x + OFFSET.numpy() for x in ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])])
 
 
@@ -486,7 +486,7 @@ def test_mix_of_points_and_normals_has_the_moments_of_both():
 def test_mix_of_points_is_points():
     p, q = points([1.0, 2.0], [3.0, 4.0]), points([5.0, 6.0])
     mixed = MultivariateNormalMixture.mix([p, q], tensor([0.5, 0.5]))
-    assert mixed.only_points
+    assert mixed.is_empirical
     close(mixed.weights, [0.25, 0.25, 0.5], 0, 0)
     close(mixed.means, [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], 0, 0)
 

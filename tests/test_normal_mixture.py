@@ -394,7 +394,7 @@ def test_affine_with_scale_zero_is_an_atom_at_loc():
 
 def test_affine_of_samples_is_samples():
     p = atoms(1.0, 4.0).affine(1.0, -2.0)
-    assert p.only_atoms
+    assert p.is_empirical
     close(p.cdf(tensor([-7.1, -7.0, -1.0])), [0, 0.5, 1], 0.0)
 
 

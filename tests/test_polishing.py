@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cramix.fitting.em import Data, maximize
-from cramix.fitting.families import FAMILIES
-from cramix.fitting.polishing import polish
+from cramix.fitting.em import maximize, polish
+from cramix.fitting.features import Data
 from cramix.fitting.starts import STARTS
+from cramix.mixture.covariance import FAMILIES
 
 D = torch.float64
 
@@ -30,7 +30,7 @@ def test_the_optimum_of_plain_steps_in_fewer(covariances: str) -> None:
     found = polish(data, start, 20_000, 1e-10, seen.append)
     assert plain.converged
     assert found.converged
-    assert found.iterations == len(seen) < 0.7 * plain.iterations
+    assert found.n_iter == len(seen) < 0.7 * plain.n_iter
     assert found.log_likelihood.item() >= plain.log_likelihood.item() - 1e-6
     assert found.log_likelihood.item() == pytest.approx(data.step(found.sums)[1].item(), abs=1e-8)
 
@@ -42,7 +42,7 @@ def test_the_end_is_never_below_the_start(seed: int) -> None:
     last = data.step(start)[1].item()
     for iterations in range(1, 25):
         found = polish(data, start, iterations, 1e-12)
-        assert found.iterations <= iterations
+        assert found.n_iter <= iterations
         assert found.log_likelihood.item() >= last - 1e-12
         last = max(last, found.log_likelihood.item())
 
@@ -51,4 +51,4 @@ def test_out_of_steps_is_said() -> None:
     data, start = overlapping("full")
     found = polish(data, start, 5, 1e-12)
     assert not found.converged
-    assert found.reason == "out of iterations"
+    assert found.n_iter == 5

@@ -8,7 +8,7 @@ import torch
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from cramix import fit, select
+from cramix import ConvergenceWarning, NormalMixture, fit, select
 from cramix.fitting import Step
 
 D = torch.float64
@@ -32,18 +32,18 @@ def test_both_criteria_find_the_number_of_clusters(k: int, d: int) -> None:
     assert all(result.mixture.n_components == count for count, result in choice.results.items())
 
 
-@pytest.mark.parametrize("covariances", ["full", "tied", "diag", "spherical"])
-def test_criteria_are_those_of_scikit_learn(covariances: str) -> None:
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])
+def test_criteria_are_those_of_scikit_learn(covariance_type: str) -> None:
     x = blobs(200, 3)
-    choice = select(x, [2, 3], covariances=covariances, folds=0, generator=torch.Generator().manual_seed(1))
+    choice = select(x, [2, 3], covariance_type=covariance_type, folds=0, generator=torch.Generator().manual_seed(1))
     for k, result in choice.results.items():
         model = result.mixture.to_sklearn()
         assert choice.bic[k] == pytest.approx(model.bic(x.numpy()), rel=1e-9)
         assert result.aic == pytest.approx(model.aic(x.numpy()), rel=1e-9)
         assert isinstance(model, GaussianMixture)
-        assert model.covariance_type == covariances
+        assert model.covariance_type == covariance_type
     assert choice.held_out == {}
-    with pytest.raises(ValueError, match="folds must be at least 2"):
+    with pytest.raises(ValueError, match="no held-out score: select was called with folds=0"):
         _ = choice.by_held_out
 
 
@@ -73,7 +73,7 @@ def test_the_held_out_score_is_that_of_new_samples() -> None:
 def test_weights_are_repetitions_for_the_fits() -> None:
     x, repeats = blobs(200, 3, seed=5), torch.arange(200) % 3 + 1
     weighted, repeated = (
-        select(y, [3], weights=w, folds=0, generator=torch.Generator().manual_seed(5)).results[3]
+        select(y, [3], sample_weight=w, folds=0, generator=torch.Generator().manual_seed(5)).results[3]
         for y, w in ((x, repeats.to(D)), (x.repeat_interleave(repeats, 0), None))
     )
     assert weighted.log_likelihood == pytest.approx(repeated.log_likelihood, abs=1e-6)
@@ -84,13 +84,15 @@ def test_samples_without_weight_are_in_no_fold() -> None:
     x, weights = blobs(60, 2), torch.zeros(60, dtype=D)
     weights[:8] = 1
     with_others, alone = (
-        select(y, [1, 2], weights=w, generator=torch.Generator().manual_seed(9)).held_out
+        select(y, [1, 2], sample_weight=w, generator=torch.Generator().manual_seed(9)).held_out
         for y, w in ((x, weights), (x[:8], None))
     )
     assert with_others.keys() == alone.keys()
     assert all(np.isfinite([score.mean, score.error]).all() for score in with_others.values())
-    with pytest.raises(ValueError, match="folds must be 0, or 2 and more with 5 samples left to fit; got 2 of 8"):
-        select(x, [5], weights=weights, folds=2)
+    with pytest.raises(
+        ValueError, match="folds must be 0, or at least 2 and leave 5 samples to fit; got 2 for 8 samples"
+    ):
+        select(x, [5], sample_weight=weights, folds=2)
 
 
 def test_same_seed_same_choice_and_progress_is_shown() -> None:
@@ -100,20 +102,23 @@ def test_same_seed_same_choice_and_progress_is_shown() -> None:
     b = select(x, [1, 2], generator=torch.Generator().manual_seed(6))
     assert a.bic == b.bic
     assert a.held_out == b.held_out
-    assert repr(a) == f"Selection(counts=[1, 2], by_bic={a.by_bic}, by_held_out={a.by_held_out})"
+    assert repr(a) == f"Selection(n_components=[1, 2], by_bic={a.by_bic}, by_held_out={a.by_held_out})"
     assert {step.name for step in steps} == {"merging", "polishing"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ({"counts": []}, "counts must hold a number of components; got none"),
-        ({"counts": 5}, r"counts must be numbers of components; got 5. Try range\(1, 11\)"),
-        ({"counts": [0, 1]}, "counts must be an integer >= 1; got 0"),
-        ({"counts": [2, 30]}, "n_components must be at most the 20 samples; got 30"),
-        ({"counts": [2], "folds": 1}, "folds must be 0, or 2 and more"),
-        ({"counts": [15], "folds": 2}, "folds must be 0, or 2 and more with 15 samples left to fit; got 2 of 20"),
-        ({"counts": [2], "covariances": "round"}, "covariances must be one of"),
+        ({"n_components": []}, r"n_components must be one or more numbers, .* got \[\]"),
+        ({"n_components": 5}, r"n_components must be one or more numbers, such as range\(1, 11\); got 5"),
+        ({"n_components": [0, 1]}, "n_components must be an integer >= 1; got 0"),
+        ({"n_components": [2, 30]}, "n_components must be at most the number of samples with a weight, 20; got 30"),
+        ({"n_components": [2], "folds": 1}, "folds must be 0, or at least 2"),
+        (
+            {"n_components": [15], "folds": 2},
+            "folds must be 0, or at least 2 and leave 15 samples to fit; got 2 for 20",
+        ),
+        ({"n_components": [2], "covariance_type": "round"}, "covariance_type must be one of"),
     ],
 )
 def test_bad_input(arguments: dict, match: str) -> None:
@@ -123,7 +128,30 @@ def test_bad_input(arguments: dict, match: str) -> None:
 
 def test_a_mixture_has_no_held_out_samples() -> None:
     result = fit(blobs(100, 2), 4, generator=torch.Generator().manual_seed(7))
-    with pytest.raises(ValueError, match="x must be samples; got a mixture"):
+    with pytest.raises(ValueError, match="X must be samples; got a mixture"):
         select(result.mixture, [2])
-    with pytest.raises(ValueError, match="target must be samples for an information criterion"):
+    with pytest.raises(ValueError, match="Information criteria need samples"):
         _ = fit(result.mixture, 2, generator=torch.Generator().manual_seed(8)).bic
+
+
+def test_the_default_numbers_are_one_to_ten() -> None:
+    assert list(select(blobs(60, 2), folds=0, generator=torch.Generator().manual_seed(10)).results) == list(
+        range(1, 11)
+    )
+
+
+def test_samples_without_axis_give_univariate_mixtures() -> None:
+    x = blobs(90, 3, 1).squeeze(-1)
+    choice = select(x.numpy(), [2, 3], folds=0, generator=torch.Generator().manual_seed(11))
+    assert all(isinstance(result.mixture, NormalMixture) for result in choice.results.values())
+    twin = select(x.unsqueeze(-1), [2, 3], folds=0, generator=torch.Generator().manual_seed(11))
+    assert choice.bic == twin.bic
+
+
+def test_warnings_of_the_fits_are_shown() -> None:
+    """Repeated points, on which components collapse; what the choice suffers from is raised."""
+    x = torch.cat([blobs(60, 2), torch.full((30, 2), 40.0, dtype=D)])
+    with pytest.warns(ConvergenceWarning, match=r"n_components=\d: 1 of \d components have collapsed"):
+        choice = select(x, [1, 3], folds=0, generator=torch.Generator().manual_seed(12))
+    assert list(choice.warnings) == [3]
+    assert "have collapsed" in repr(choice)

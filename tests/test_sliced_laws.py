@@ -61,7 +61,7 @@ def test_zero_on_itself_and_on_a_permutation(one) -> None:
     (p,) = one
     order = torch.arange(p.n_components - 1, -1, -1)
     for q in (p, MultivariateNormalMixture(*(t[order] for t in full(p)))):
-        assert loss(p, q) <= (1e-13 if not p.only_points else 4 * TOLERANCE) * size(p)
+        assert loss(p, q) <= (1e-13 if not p.is_empirical else 4 * TOLERANCE) * size(p)
 
 
 @EXAMPLES
@@ -146,7 +146,7 @@ def test_gradients_are_bounded_by_the_weight(both) -> None:
     means = p.means.clone().requires_grad_()
     mixture = (
         MultivariateNormalMixture.from_samples(means, p.weights)
-        if p.only_points
+        if p.is_empirical
         else MultivariateNormalMixture(p.weights, means, p.covariance_kind)
     )
     (grad,) = torch.autograd.grad(sliced_loss(mixture, q), means)

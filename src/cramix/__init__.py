@@ -10,7 +10,7 @@ from cramix.distance.lp import lp_distance
 from cramix.distance.prepared import PreparedTarget
 from cramix.distance.sliced import sliced_cramer_distance
 from cramix.distance.wasserstein import sliced_wasserstein_distance, wasserstein_distance
-from cramix.fitting import ConvergenceWarning, FitResult, Selection, compress, fit, select
+from cramix.fitting import FitResult, Selection, compress, fit, select
 from cramix.io import load, save
 from cramix.loss import (
     BlendedLoss,
@@ -33,8 +33,8 @@ from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, No
 from cramix.nn import MixtureHead, MixtureTensors
 
 if TYPE_CHECKING:
-    from cramix.estimator import CramerMixture
-    from cramix.estimators import MixtureRegressor
+    from cramix.estimators import CramerMixture, MixtureRegressor
+    from cramix.fitting import ConvergenceWarning
 
 __version__ = "0.1.0"
 
@@ -88,14 +88,14 @@ if find_spec("sklearn"):
 
 def __getattr__(name: str) -> Any:
     """Load what needs scikit-learn when it is asked for."""
-    if name == "CramerMixture":
-        from cramix.estimator import CramerMixture
+    if name == "ConvergenceWarning":
+        from cramix.fitting import ConvergenceWarning
 
-        return CramerMixture
-    if name == "MixtureRegressor":
-        from cramix.estimators import MixtureRegressor
+        return ConvergenceWarning
+    if name in ("CramerMixture", "MixtureRegressor"):
+        from cramix import estimators
 
-        return MixtureRegressor
+        return getattr(estimators, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

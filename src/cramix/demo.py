@@ -17,6 +17,7 @@ from cramix.data import parallel_groups, ring_line_square
 from cramix.distance.sliced import sliced_cramer_distance
 from cramix.fitting import METHODS, FitResult, fit
 from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture.coordinates import in_coordinates
 from cramix.plot.figure import require_matplotlib
 from cramix.plot.panels import draw_panels
 from cramix.plot.plane import draw_components, draw_points
@@ -71,7 +72,7 @@ class Contest(NamedTuple):
             (
                 name,
                 f"{result.log_likelihood:.4f}",
-                f"{sliced_cramer_distance(result.mixture, self.x).item():.4f}",
+                f"{sliced_cramer_distance(in_coordinates(result.mixture), self.x).item():.4f}",
                 f"{result.seconds:.2f}",
             )
             for name, result in self.results.items()
@@ -83,7 +84,8 @@ def recover_groups(progress: Callable[[str], None] = lambda text: None) -> list[
     x, group = parallel_groups()
 
     def by_cramix(seed: int, method: str) -> MultivariateNormalMixture:
-        return fit(x, _GROUPS, method=method, generator=torch.Generator().manual_seed(seed)).mixture
+        generator = torch.Generator().manual_seed(seed)
+        return in_coordinates(fit(x, _GROUPS, method=method, generator=generator).mixture)
 
     def by_sklearn(seed: int) -> MultivariateNormalMixture:
         from sklearn.mixture import GaussianMixture
@@ -180,7 +182,7 @@ def _draw_groups(figure: SubFigure, recoveries: list[Recovery]) -> None:
 
 def _draw_shapes(figure: SubFigure, contest: Contest) -> None:
     figure.suptitle("Ten components for a ring, a line and a square: mean log likelihood by method", fontsize=12)
-    fits = [(f"{name}: {result.log_likelihood:.2f}", result.mixture) for name, result in contest.results.items()]
+    fits = [(f"{name}: {r.log_likelihood:.2f}", in_coordinates(r.mixture)) for name, r in contest.results.items()]
     draw_panels(figure, contest.x, fits, _COLUMNS)
 
 

@@ -24,6 +24,7 @@ from cramix.cli.options import Columns, DataFile, Delimiter, DropMissing, Exclud
 from cramix.cli.refusal import Refusal, check_output, refusing
 from cramix.cli.report import Fact, console, print_lines, show, working
 from cramix.fitting import METHODS, FitResult, Step
+from cramix.mixture.coordinates import in_coordinates
 
 _METHOD = signature(cramix.fit).parameters["method"].default
 _COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
@@ -67,8 +68,11 @@ class _Problem(NamedTuple):
     @property
     def _words(self) -> dict:
         """The arguments of the library that `fit` and `select` share."""
-        floor = {} if self.reg_covar is None else {"floor": self.reg_covar}
-        return {"covariances": self.covariance_type, "weights": self.table.weights, **floor}
+        return {
+            "covariance_type": self.covariance_type,
+            "sample_weight": self.table.weights,
+            "reg_covar": self.reg_covar,
+        }
 
     @property
     def _generator(self) -> torch.Generator:
@@ -142,7 +146,8 @@ def fit(
     table = tables.read(data, choice)
     print_lines("note", table.notes)
     fitted = _fitted(_Problem(table, covariance_type, method, reg_covar, seed), wanted, formats.input_name(data), quiet)
-    result, mixture = fitted.result, fitted.result.mixture.sort("weights", descending=True)
+    result = fitted.result
+    mixture = in_coordinates(result.mixture.sort("weights", descending=True))
     if out is not None:
         cramix.save(mixture.marginal(0) if mixture.dim == 1 else mixture, out, names=table.names)
     if plot is not None:
@@ -201,7 +206,7 @@ def _fitted(problem: _Problem, wanted: int | range | None, file: str, quiet: boo
     with working(f"Fitting {numbers} components to {n} rows", quiet=quiet) as update, refusing():
 
         def progress(step: Step) -> None:
-            update(f"{step.name}, {step.components} components")
+            update(f"{step.name}, {step.n_components} components")
 
         if isinstance(wanted, int):
             return _Fitted(problem.fit(wanted, progress), {}, time.perf_counter() - began)

@@ -63,7 +63,7 @@ def _overlaps(p: _Side, q: _Side) -> tuple[Tensor, Tensor]:
     dim = offset.shape[-1]
     total: Covariance
     if p.covariances.axis_aligned and q.covariances.axis_aligned:
-        total = Diagonal(p.covariances.spread().unsqueeze(-2) + q.covariances.spread().unsqueeze(-3))
+        total = Diagonal(p.covariances.compact().unsqueeze(-2) + q.covariances.compact().unsqueeze(-3))
     else:
         total = Full(p.covariances.matrices(dim).unsqueeze(-3) + q.covariances.matrices(dim).unsqueeze(-4))
     z, log_diagonal = total.whiten(offset)

@@ -1,6 +1,7 @@
 """Estimators and scorers for scikit-learn."""
 
+from cramix.estimators.mixture import CramerMixture
 from cramix.estimators.regressor import MixtureRegressor
 from cramix.estimators.scorers import crps_scorer, log_likelihood_scorer
 
-__all__ = ["MixtureRegressor", "crps_scorer", "log_likelihood_scorer"]
+__all__ = ["CramerMixture", "MixtureRegressor", "crps_scorer", "log_likelihood_scorer"]

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_choice, check_integer, check_number
-from cramix.estimator.arrays import Form, distinct, read_samples, read_weights
-from cramix.estimator.progress import progress_bar
 from cramix.estimators.ensemble import Ensemble
 from cramix.estimators.ensemble_training import STAGES, Rows, TrainingOptions, train
+from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_samples
+from cramix.estimators.progress import progress_bar
 from cramix.estimators.recalibration import recalibrate
 from cramix.mixture import Diagonal, MultivariateNormalMixture, NormalMixture
 from cramix.nn.initialization import weighted_moments
@@ -131,7 +131,7 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         features, targets = torch.from_numpy(np.array(X)), torch.from_numpy(np.array(y, dtype=np.float64))
         self._target_shape = tuple(targets.shape[1:])
         targets = targets.reshape(len(targets), -1)
-        weights = read_weights(_on_cpu(sample_weight), features)
+        weights = read_sample_weight(_on_cpu(sample_weight), features)
         rows, weights = distinct(torch.cat((features, targets), -1), weights)
         features, targets = rows[:, : features.shape[1]], rows[:, features.shape[1] :]
         weights = weights / weights.mean()

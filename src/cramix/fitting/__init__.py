@@ -1,31 +1,33 @@
-"""Fitting mixtures: one way in, `fit`, and a file for each method behind it."""
+"""Fitting mixtures: `fit`, `select` and `compress`, and one file for each method behind them."""
 
+from typing import TYPE_CHECKING, Any
+
+from cramix.fitting.api import METHODS, fit
 from cramix.fitting.compression import compress
-from cramix.fitting.descending import Descent, descend
-from cramix.fitting.descent import GradientDescent
-from cramix.fitting.door import ConvergenceWarning, fit
-from cramix.fitting.expectation import ExpectationMaximization
+from cramix.fitting.descent import GradientDescent, Iterate, descend
+from cramix.fitting.diagnosis import convergence_warning
+from cramix.fitting.em import ExpectationMaximization
 from cramix.fitting.kmeans import HardAssignment
 from cramix.fitting.merge import MergeDown
-from cramix.fitting.methods import METHODS
-from cramix.fitting.nll import GradientLikelihood
+from cramix.fitting.paper import GradientLikelihood, SlicedCramer, SlicedCramerThenLikelihood
 from cramix.fitting.problem import Method
 from cramix.fitting.result import FitResult, Step
-from cramix.fitting.sc2 import SlicedCramer
-from cramix.fitting.sc2_nll import SlicedCramerThenLikelihood
 from cramix.fitting.selection import Score, Selection, select
 from cramix.fitting.sliced_wasserstein import SlicedWasserstein
 from cramix.fitting.wfr import WassersteinFisherRao
 
+if TYPE_CHECKING:
+    from sklearn.exceptions import ConvergenceWarning
+
 __all__ = [
     "METHODS",
     "ConvergenceWarning",
-    "Descent",
     "ExpectationMaximization",
     "FitResult",
     "GradientDescent",
     "GradientLikelihood",
     "HardAssignment",
+    "Iterate",
     "MergeDown",
     "Method",
     "Score",
@@ -40,3 +42,10 @@ __all__ = [
     "fit",
     "select",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Look up the class of warnings when it is asked for: where scikit-learn is installed, it is scikit-learn's."""
+    if name == "ConvergenceWarning":
+        return convergence_warning()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

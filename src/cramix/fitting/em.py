@@ -1,189 +1,187 @@
-"""Expectation maximisation for weighted data, many fits at once."""
+"""Expectation maximisation: plain steps of many fits at once, accelerated steps of one, and the method."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cramix.fitting.families import Family, Prior
+from cramix.checks import check_integer, check_number
+from cramix.fitting.features import Data
+from cramix.fitting.problem import NO_ITERATIONS, OUT_OF_ITERATIONS, Components, Method, Problem, Solution
+from cramix.fitting.starts import draw_starts
+from cramix.mixture.covariance import Prior
 
-# Numbers in the responsibilities at a time.
-_BLOCK = 1 << 20
-# Up to this many features are kept; more are made anew for each block of samples.
-_KEPT = 1 << 24
-# A component without data keeps this much weight, and its place.
-LEAST = 1e-12
-# Shares below exp(this) are no longer told apart: processors are slow at numbers that underflow.
-_FAINTEST = -80.0
-
-
-class Data:
-    """Samples with weights that sum to one, as features of a family.
-
-    A target of normal components has the means of the features over each of them instead. The likelihood is then that
-    of samples of which those of one component stay together, a lower bound of the other one's.
-
-    Being a sum of products, a log density is right to rounding times the square of the data's size in scales of the
-    narrowest component: give standardised data.
-
-    Args:
-        family: which features.
-        x: samples `(n, d)`, or the means of components, in float64.
-        weights: `(n,)`, of any positive sum.
-        spread: covariances of components, `(n or 1, d, d)`.
-        dtype: of the sums over samples. Parameters are always computed in float64.
-    """
-
-    def __init__(
-        self,
-        family: Family,
-        x: Tensor,
-        weights: Tensor,
-        spread: Tensor | None = None,
-        dtype: torch.dtype = torch.float64,
-    ) -> None:
-        self.family, self.x, self.spread, self.dtype = family, x, spread, dtype
-        self.weights = weights / weights.sum()
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def like(self, rows: Tensor | None = None, dtype: torch.dtype = torch.float64) -> Data:
-        """Return some of the samples with equal weights, or all of them as they are, with sums in a dtype."""
-        family = type(self.family)(self.family.dim, self.family.floor, dtype)
-        if rows is None:
-            return Data(family, self.x, self.weights, self.spread, dtype)
-        spread = self.spread if self.spread is None or len(self.spread) == 1 else self.spread[rows]
-        return Data(family, self.x[rows], torch.ones_like(self.weights[rows]), spread, dtype)
-
-    def resample(self, n: int, generator: torch.Generator | None) -> Tensor:
-        """Return the numbers of n samples drawn by their weights, spread evenly."""
-        # One at random from each n-th part: at equal distances they might keep time with the order of the data.
-        within = torch.rand(n, generator=generator, dtype=self.x.dtype, device=self.x.device)
-        levels = (torch.arange(n, dtype=self.x.dtype, device=self.x.device) + within) / n
-        return torch.searchsorted(self.weights.cumsum(0), levels).clamp_max(len(self) - 1)
-
-    @property
-    def covariance(self) -> Tensor:
-        """Return the covariance matrix of the whole, `(d, d)`."""
-        offset = self.x - (self.weights.unsqueeze(-1) * self.x).sum(0)
-        between = (self.weights.unsqueeze(-1) * offset).T @ offset
-        if self.spread is None:
-            return between
-        return between + (self.weights[:, None, None] * self.spread).sum(0)
-
-    def sums(self, shares: Tensor) -> Tensor:
-        """Return the sums of features `(*, k, F)` for shares of each sample in each component, `(*, k, n)`."""
-        components = shares[..., 0].numel()
-        pairs = zip(shares.to(self.dtype).split(self._rows(components), -1), self._parts(components), strict=True)
-        return torch.stack([_products(share, weighted) for share, (_, weighted, _) in pairs]).sum(0).double()
-
-    def step(self, sums: Tensor, prior: Prior | None = None) -> tuple[Tensor, Tensor]:
-        """Return the sums `(B, k, F)` after one step, and the mean log likelihood before it, `(B,)`."""
-        new, likelihood = self.expect(self.family.coefficients(*self.family.parameters(sums, prior)))
-        empty = new[..., :1] < LEAST
-        return torch.where(empty, LEAST / sums[..., :1] * sums, new), likelihood
-
-    def expect(self, coefficients: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sums of features over the samples by responsibilities, and the mean log likelihood, `(B,)`.
-
-        These sums are the derivative of that likelihood in the coefficients of the log densities, `(B, k, F)` as well.
-        """
-        new, likelihood = torch.zeros_like(coefficients), coefficients.new_zeros(len(coefficients))
-        coefficients = coefficients.to(self.dtype)
-        for features, weighted, weights in self._parts(coefficients[..., 0].numel()):
-            joint = coefficients @ features  # (B, k, n)
-            top = joint.amax(-2, keepdim=True)
-            shares = joint.sub_(top).clamp_min_(_FAINTEST).exp_()
-            total = shares.sum(-2, keepdim=True)
-            likelihood += (top.add_(total.log()).squeeze(-2) @ weights).double()
-            new += _products(shares.div_(total), weighted).double()
-        return new, likelihood
-
-    def _rows(self, components: int) -> int:
-        """How many samples go into a block."""
-        return max(1, _BLOCK // components)
-
-    def _parts(self, components: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Features `(F, n)`, the same times weights, and weights `(n,)`, in blocks."""
-        rows = self._rows(components)
-        for start in range(0, len(self), rows):
-            part = slice(start, start + rows)
-            if self.family.count * len(self) <= _KEPT:
-                features, weighted, weights = self._kept
-                yield features[:, part], weighted[:, part], weights[part]
-            else:
-                yield self._featured(part)
-
-    @cached_property
-    def _kept(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self._featured(slice(None))
-
-    def _featured(self, part: slice) -> tuple[Tensor, Tensor, Tensor]:
-        spread = self.spread if self.spread is None or len(self.spread) == 1 else self.spread[part]
-        features, weights = self.family.features(self.x[part], spread).T.contiguous(), self.weights[part]
-        return features.to(self.dtype), (features * weights).to(self.dtype), weights.to(self.dtype)
-
-
-def _products(shares: Tensor, features: Tensor) -> Tensor:
-    """Return `shares @ features^T`, `(*, k, F)`; few features are faster on the left."""
-    return (features @ shares.flatten(0, -2).T).T.view(*shares.shape[:-1], len(features))
+# The longest first extrapolation in steps, the factor by which that limit grows after a gain and shrinks after a loss,
+# and its minimum.
+_FIRST, _GROWTH, _LEAST = 4.0, 4.0, 2.0
 
 
 class Outcome(NamedTuple):
-    """Sums of features `(B, k, F)`, mean log likelihoods `(B,)`, and how it went."""
+    """Sums of features `(B, k, F)`, mean log likelihoods `(B,)`, the number of steps, and whether they converged."""
 
     sums: Tensor
     log_likelihood: Tensor
-    iterations: int
+    n_iter: int
     converged: bool
-
-    @property
-    def reason(self) -> str:
-        """Say why it stopped."""
-        return "the log likelihood gains less than the tolerance" if self.converged else "out of iterations"
 
     @classmethod
     def of(cls, outcomes: Sequence[Outcome]) -> Outcome:
-        """Return the fits of several outcomes as those of one, which went as the last one."""
+        """Return the fits of several outcomes as one batch, with the steps and convergence of the last one."""
         return outcomes[-1]._replace(
             sums=torch.cat([outcome.sums for outcome in outcomes]),
             log_likelihood=torch.cat([outcome.log_likelihood for outcome in outcomes]),
         )
 
-    def best(self) -> Tensor:
-        """Return the sums of the most likely fit, `(1, k, F)`."""
-        return self.sums[self.log_likelihood.argmax()].unsqueeze(0)
+    def best(self, rounding: float = 0.0) -> Tensor:
+        """Return the sums of the most likely fit, `(1, k, F)`; the first of those that differ by `rounding` at most."""
+        likely = self.log_likelihood >= self.log_likelihood.max() - rounding
+        return self.sums[likely.to(torch.uint8).argmax()].unsqueeze(0)
+
+    def solution(self, problem: Problem) -> Solution:
+        """Return the most likely fit as the solution of a problem."""
+        stopped = OUT_OF_ITERATIONS if self.n_iter else NO_ITERATIONS
+        reason = "the log likelihood gains less than tol" if self.converged else stopped
+        components = Components(*problem.family.parameters(self.best().squeeze(0)))
+        return Solution(components, self.converged, reason, self.n_iter)
+
+
+def settled(data: Data, outcome: Outcome, tol: float) -> Outcome:
+    """Return an outcome that ran out of iterations as converged if the last step of the best fit gained less than tol.
+
+    A fit that is continued one iteration at a time shows that way when it is done.
+    """
+    if outcome.converged or not outcome.n_iter:
+        return outcome
+    _, likelihood = data.step(outcome.best())
+    return outcome._replace(converged=bool(likelihood - outcome.log_likelihood.max() < tol))
 
 
 def maximize(
     data: Data,
     sums: Tensor,
-    iterations: int,
-    tolerance: float = 0.0,
+    max_iter: int,
+    tol: float = 0.0,
     prior: Prior | None = None,
     watch: Callable[[float], None] | None = None,
 ) -> Outcome:
-    """Take steps until the mean log likelihood of every fit gains less than the tolerance.
+    """Take EM steps until the mean log likelihood of every fit gains less than `tol`.
 
     Args:
-        data: what to fit.
-        sums: where the fits are, `(B, k, F)`.
-        iterations: at most so many.
-        tolerance: 0 to take all of them.
-        prior: what every component has beside its data.
-        watch: called with the best mean log likelihood of each step.
+        data: the target.
+        sums: the starts, `(B, k, F)`.
+        max_iter: the largest number of steps; 0 returns the starts.
+        tol: 0 takes all steps.
+        prior: pseudo-samples that every component has in addition to its data.
+        watch: called with the best mean log likelihood before each step.
     """
     last = sums.new_full((len(sums),), -torch.inf)
-    for i in range(1, iterations + 1):
+    for i in range(1, max_iter + 1):
         sums, likelihood = data.step(sums, prior)
         if watch is not None:
             watch(likelihood.max().item())
-        if tolerance and bool((likelihood - last < tolerance).all()):
+        if tol and bool((likelihood - last < tol).all()):
             return Outcome(sums, likelihood, i, True)
         last = likelihood
-    return Outcome(sums, last, iterations, False)
+    return Outcome(sums, last, max_iter, False)
+
+
+def polish(
+    data: Data,
+    sums: Tensor,
+    max_iter: int,
+    tol: float,
+    watch: Callable[[float], None] = lambda log_likelihood: None,
+) -> Outcome:
+    """Take EM steps with extrapolation until a step gains less than `tol`.
+
+    Near an optimum steps shrink by a constant factor, which is close to one where components overlap. After two steps,
+    SQUAREM (Varadhan and Roland 2008) extrapolates to where they seem to lead, and keeps that point only if its mean
+    log likelihood is higher.
+
+    Args:
+        data: the target.
+        sums: the start, `(1, k, F)`.
+        max_iter: the largest number of steps, including those at extrapolated points; 0 returns the start.
+        tol: gain of the mean log likelihood at which to stop.
+        watch: called with the mean log likelihood before each step.
+    """
+    if max_iter == 0:
+        return maximize(data, sums, 0)
+    taken = 0
+
+    def step(point: Tensor) -> tuple[Tensor, float]:
+        nonlocal taken
+        taken += 1
+        following, likelihood = data.step(point)
+        watch(likelihood.item())
+        return following, likelihood.item()
+
+    longest = _FIRST
+    first, value = step(sums)
+    while taken < max_iter:
+        second, first_value = step(first)
+        if first_value - value < tol:
+            return Outcome(second, sums.new_tensor([first_value]), taken, True)
+        length, point = _extrapolate(sums, first, second, longest)
+        sums, value, first = first, first_value, second
+        if point is None or taken == max_iter:
+            continue
+        try:
+            landing, there = step(point)
+        except torch.linalg.LinAlgError:  # no valid mixture
+            there = -torch.inf
+        if there >= first_value:
+            sums, value, first = point, there, landing
+            longest = longest * _GROWTH if length == longest else longest
+        else:
+            longest = max(longest / _GROWTH, _LEAST)
+    return Outcome(first, sums.new_tensor([value]), taken, False)
+
+
+def _extrapolate(start: Tensor, first: Tensor, second: Tensor, longest: float) -> tuple[float, Tensor | None]:
+    """Return the length of the extrapolation in steps and its end; None if that is no farther than the steps."""
+    step = first - start
+    change = second - first - step
+    length = min((step.norm() / change.norm().clamp_min(1e-300)).item(), longest)
+    if length <= 1:
+        return length, None
+    point = start + 2 * length * step + length**2 * change
+    return length, point if bool((point[..., 0] > 0).all()) else None
+
+
+@dataclass(frozen=True)
+class ExpectationMaximization(Method):
+    """Climb to the nearest optimum of the likelihood from several starts and keep the best; starts are k-means.
+
+    Args:
+        n_init: number of starts, which run in one batch.
+        tol: gain of the mean log likelihood in a step at which to stop.
+        max_iter: the largest number of steps; 0 returns the best start.
+    """
+
+    name: ClassVar[str] = "em"
+    n_init: int = 1
+    tol: float = 1e-6
+    max_iter: int = 1000
+
+    def __post_init__(self) -> None:
+        check_integer("n_init", self.n_init, 1)
+        check_integer("max_iter", self.max_iter, 0)
+        check_number("tol", self.tol)
+
+    def run(self, problem: Problem) -> Solution:
+        """Solve the problem."""
+
+        def watch(log_likelihood: float) -> None:
+            problem.note_likelihood("expectation maximisation", problem.n_components, log_likelihood)
+
+        sums = draw_starts(problem, "kmeans", problem.data, problem.n_components, self.n_init)
+        outcome = maximize(problem.data, sums, self.max_iter, self.tol, watch=watch)
+        if not self.max_iter:
+            _, likelihood = problem.data.step(sums)
+            outcome = outcome._replace(log_likelihood=likelihood)
+        return settled(problem.data, outcome, self.tol).solution(problem)

@@ -1,7 +1,7 @@
-"""k-means as a fit of a mixture: every sample belongs to one cluster, and every cluster is a component.
+"""k-means as a fit of a mixture, to compare with: each cluster of samples becomes a component.
 
-A rival: the likelihood is never looked at. The clusters are scikit-learn's, by Lloyd's algorithm in standard units; the
-weight, mean and covariance of a component are those of the samples in its cluster.
+The likelihood plays no role. The clusters are found in standardised coordinates; the weight, mean and covariance of a
+component are those of the samples in its cluster.
 """
 
 from __future__ import annotations
@@ -9,50 +9,41 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-import torch
-
 from cramix.checks import check_integer
-from cramix.fitting.problem import Found, Method, Problem
-from cramix.fitting.starts import clustered, draw_starts, sklearn_kmeans
+from cramix.clustering import inertia, kmeans, lloyd
+from cramix.fitting.problem import OUT_OF_ITERATIONS, Components, Method, Problem, Solution
+from cramix.fitting.starts import clustered, draw_starts
 
 
 @dataclass(frozen=True)
 class HardAssignment(Method):
-    """Find clusters, and take their moments.
+    """Find clusters and take their moments.
 
     Args:
-        starts: how many, by k-means++, of which the best is kept; one if the problem has a start of its own.
-        max_iterations: of each start.
+        n_init: number of k-means++ starts, of which the one with the least inertia is kept; a problem that comes with
+            `init_params` has one start.
+        max_iter: the largest number of iterations of each start.
     """
 
     name: ClassVar[str] = "kmeans"
-    starts: int = 10
-    max_iterations: int = 300
+    n_init: int = 10
+    max_iter: int = 300
 
     def __post_init__(self) -> None:
-        check_integer("starts", self.starts, 1)
-        check_integer("max_iterations", self.max_iterations, 1)
+        check_integer("n_init", self.n_init, 1)
+        check_integer("max_iter", self.max_iter, 1)
 
-    def run(self, problem: Problem) -> Found:
+    def run(self, problem: Problem) -> Solution:
         """Solve the problem."""
         data, family, k = problem.data, problem.family, problem.n_components
-        begin: str | np.ndarray = "k-means++"
-        if problem.start is not None:
-            _, places, _ = family.parameters(draw_starts(problem, "k-means++", data, k, 1))
-            begin = places.squeeze(0).cpu().numpy()
-        device = None if problem.generator is None else problem.generator.device
-        model = sklearn_kmeans()(
-            k,
-            init=begin,
-            n_init=self.starts if problem.start is None else 1,
-            max_iter=self.max_iterations,
-            random_state=int(torch.randint(2**31, (), generator=problem.generator, device=device)),
-        )
-        model.fit(data.x.cpu().numpy(), sample_weight=data.weights.cpu().numpy())
-        weights, means, spread = family.parameters(clustered(data, model.labels_[None], k).squeeze(0))
-        _, likelihood = data.expect(family.coefficients(weights, means, spread).unsqueeze(0))
+        if problem.init_params is None:
+            clusters = kmeans(data.x, data.weights, k, self.n_init, self.max_iter, problem.generator)
+        else:
+            _, means, _ = family.parameters(draw_starts(problem, "k-means++", data, k, 1))
+            clusters = lloyd(data.x, data.weights, means, self.max_iter)
+        best = clusters.labels[inertia(data.x, data.weights, clusters).argmin()].unsqueeze(0)
+        components = Components(*family.parameters(clustered(data, best, k).squeeze(0)))
+        _, likelihood = data.expect(family.coefficients(*components).unsqueeze(0))
         problem.note_likelihood("k-means", k, likelihood.item())
-        converged = model.n_iter_ < self.max_iterations
-        reason = "the clusters stay" if converged else "out of iterations"
-        return Found(weights, means, spread, converged, reason, int(model.n_iter_))
+        reason = "no sample changes its cluster" if clusters.converged else OUT_OF_ITERATIONS
+        return Solution(components, clusters.converged, reason, clusters.n_iter)

@@ -1,20 +1,21 @@
-"""The fit that finds the best optimum from random starts: more components than asked, merged.
+"""The default method: fit more components than requested, merge them, and polish the best fit.
 
-Fits run in rounds of some at once, each from more components than asked. Expectation maximisation places them. Then the
-two whose merging costs least become one, with a few steps after it, until as many are left as asked. The surplus finds
-the places that a start has missed, and merging takes from where there are too many. Beside them run fits that begin
-with as many components as asked, half of them from clusters, which cost little and sometimes end where merging never
-leads. When the best optimum has been found twice no further round is needed, and it is polished.
+Rounds of fits run in batches, each from more components than requested. Expectation maximisation (EM) places them.
+Then the two components whose merge costs least are merged, followed by a few EM steps, until the requested number is
+left. The surplus covers regions that a start has missed, and merging removes components where there are too many.
+Alongside run fits that start with the requested number, half of them from k-means clusters; they cost little and
+sometimes end where merging never leads. When two fits agree on the best optimum, the search ends and it is polished.
 
-The likelihood decides between fits as long as it can: it has no bound where a component collapses onto a few samples.
-If the best fit ends so, fits with narrow components drop out. If all have some, the Cramér loss decides, which is
-bounded and does not reward them.
+The likelihood compares fits as long as it can: it is unbounded where a component collapses onto a few samples. If the
+best fit has a collapsed component, fits with narrow components are discarded. If all fits have some, the Cramér loss
+decides, which is bounded and does not reward them.
 
-All but the polishing works on a part of large data, and in float32 if its rounding permits.
+All stages but the polishing use a subset of large data, and float32 where its rounding permits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,102 +24,98 @@ from torch import Tensor
 
 from cramix.checks import check_integer, check_number
 from cramix.distance.sliced import sliced_cramer_squared
-from cramix.fitting.em import Data, Outcome, maximize
-from cramix.fitting.families import Family
-from cramix.fitting.merging import PLACING, merging, priors
-from cramix.fitting.polishing import polish
-from cramix.fitting.problem import Found, Method, Problem
-from cramix.fitting.starts import STARTS, regrouped, sums_of
+from cramix.fitting.diagnosis import NARROW
+from cramix.fitting.em import Outcome, maximize, polish
+from cramix.fitting.features import Data
+from cramix.fitting.problem import Method, Problem, Solution
+from cramix.fitting.starts import STARTS, regrouped, start_covariance, sums_of, sums_with
 from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture.covariance import Family, Prior
 
-# Steps of expectation maximisation before fits are compared.
-_CHOOSING = 30
-# The variance of a component that may be about to collapse, in the data's variances; a larger floor keeps it from that.
-_NARROW = 1e-4
-# In units of the data's deviations.
+# EM steps after the start, after each merge, and before fits are compared.
+PLACING, _SETTLING, _CHOOSING = 20, 5, 30
+# Distance from the origin in standard deviations up to which float32 has enough digits.
 _FAR = 50.0
-# Fits of either sort in a round.
-_AT_ONCE = 4
-# Mean log likelihoods that differ by less are of one optimum.
-_SAME = 1e-3
+# Fits of either kind in a round.
+_BATCH = 4
+# Mean log likelihoods that differ by less belong to the same optimum, and are the same up to rounding in float32.
+_SAME, _ROUNDING = 1e-3, 1e-6
 
 
 @dataclass(frozen=True)
 class MergeDown(Method):
-    """Fit more components than asked, merge them, and polish the best.
+    """Fit more components than requested, merge them, and polish the best fit.
 
     Args:
-        starts: how many fits to merge down at most, in rounds of four.
-        surplus: components to begin with beyond k; k + 4 if None.
-        rows: samples to search with; if there are more, so many drawn at random.
-        tolerance: gain of the mean log likelihood in a step at which to stop.
-        max_iterations: of the last stage.
+        n_init: the largest number of fits that are merged down, in rounds of four.
+        surplus: components to start with in addition to k; k + 4 if None.
+        rows: samples to search with; of more samples so many are drawn at random.
+        tol: gain of the mean log likelihood in a step at which to stop.
+        max_iter: the largest number of steps of the last stage; 0 returns the best fit of the search.
     """
 
     name: ClassVar[str] = "merge"
-    starts: int = 8
+    n_init: int = 8
     surplus: int | None = None
     rows: int = 20_000
-    tolerance: float = 1e-7
-    max_iterations: int = 1000
+    tol: float = 1e-7
+    max_iter: int = 1000
 
     def __post_init__(self) -> None:
-        check_integer("starts", self.starts, 1)
+        check_integer("n_init", self.n_init, 1)
         check_integer("surplus", self.surplus or 0, 0)
         check_integer("rows", self.rows, 1)
-        check_integer("max_iterations", self.max_iterations, 1)
-        check_number("tolerance", self.tolerance)
+        check_integer("max_iter", self.max_iter, 0)
+        check_number("tol", self.tol)
 
-    def run(self, problem: Problem) -> Found:
+    def run(self, problem: Problem) -> Solution:
         """Solve the problem."""
         data = problem.data
         some = self._some(problem)
         fits = self.search(problem, data.like(some, _dtype(data)))
         some_data = data if some is None else data.like(some)
-        outcome = self._polished(problem, some_data, fits.best())
-        if data.spread is None and _has_collapsed(problem.family, outcome.sums):
+        outcome = self._polished(problem, some_data, fits.best(_ROUNDING))
+        if data.covariances is None and _has_collapsed(problem.family, outcome.sums):
             outcome = self._polished(problem, some_data, best_sound(some_data, fits))
         if some is not None:
             outcome = self._polished(problem, data, outcome.sums)
-        parameters = problem.family.parameters(outcome.sums.squeeze(0))
-        return Found(*parameters, outcome.converged, outcome.reason, outcome.iterations)
+        return outcome.solution(problem)
 
     def _polished(self, problem: Problem, data: Data, sums: Tensor) -> Outcome:
         def watch(log_likelihood: float) -> None:
             problem.note_likelihood("polishing", problem.n_components, log_likelihood)
 
-        return polish(data, sums, self.max_iterations, self.tolerance, watch)
+        return polish(data, sums, self.max_iter, self.tol, watch)
 
     def _some(self, problem: Problem) -> Tensor | None:
-        """Return the numbers of the samples to search with, none for all."""
+        """Return the indices of the samples to search with; None for all."""
         rows = max(self.rows, 10 * problem.n_components)
         return problem.data.resample(rows, problem.generator) if len(problem.data) > rows else None
 
     def search(self, problem: Problem, data: Data) -> Outcome:
         """Return the fits of all rounds."""
         found = list[Outcome]()
-        if isinstance(problem.start, MultivariateNormalMixture):
-            found.append(maximize(data, sums_of(problem, problem.start), PLACING + _CHOOSING))
-        for begun in range(0, self.starts, _AT_ONCE):
-            found.append(self._round(problem, data, min(self.starts - begun, _AT_ONCE)))
+        if isinstance(problem.init_params, MultivariateNormalMixture):
+            found.append(maximize(data, sums_of(problem, problem.init_params), PLACING + _CHOOSING))
+        for begun in range(0, self.n_init, _BATCH):
+            found.append(self._round(problem, data, min(self.n_init - begun, _BATCH)))
             fits = Outcome.of(found)
             problem.note_likelihood("choosing", problem.n_components, fits.log_likelihood.max().item())
-            if problem.n_components == 1 or _twice(fits.log_likelihood[_sound(data, fits)]):
+            if problem.n_components == 1 or _found_twice(fits.log_likelihood[_sound(data, fits)]):
                 break
-        # Through the parameters, because float32 sums may be of no covariance to the last digit of float64.
-        weights, means, spread = data.family.parameters(fits.sums)
-        covariances = data.family.kind(spread).matrices(data.family.dim)
-        sums = problem.family.sums(weights, means, covariances.expand(*means.shape, -1))
-        return fits._replace(sums=sums)
+        # By way of the parameters: float32 sums need not belong to a covariance that is valid in float64.
+        weights, means, values = data.family.parameters(fits.sums)
+        covariances = data.family.kind(values).matrices(data.family.dim)
+        return fits._replace(sums=sums_with(problem.family, weights, means, covariances.expand(*means.shape, -1)))
 
     def _round(self, problem: Problem, data: Data, batch: int) -> Outcome:
-        """Run some fits with more components and some without."""
+        """Run some fits from more components than requested, and some from the requested number."""
         k = problem.n_components
         if k == 1:
             return maximize(data, data.sums(data.x.new_ones(1, 1, len(data))), 1)
         most = min(len(data), k + (k + 4 if self.surplus is None else self.surplus))
         prior = priors(data, batch, k)
-        for outcome in merging(data, _starts(problem, data, most, batch), prior):
+        for outcome in merge_down(data, _starts(problem, data, most, batch), prior):
             components = outcome.sums.shape[1]
             problem.note_likelihood("merging", components, outcome.log_likelihood.max().item())
             if components == k:
@@ -129,44 +126,78 @@ class MergeDown(Method):
         return maximize(data, torch.cat((outcome.sums, plain)), _CHOOSING, _SAME / 100)
 
 
-def _dtype(data: Data) -> torch.dtype:
-    """Return float32 unless squares of samples far out would take too many digits from the others."""
-    return torch.float32 if data.x.abs().max() < _FAR else torch.float64
+def merge_down(data: Data, sums: Tensor, prior: Prior | None = None) -> Iterator[Outcome]:
+    """Place the components of fits `(B, k, F)`, then merge one pair at a time; yield the fits at k, k - 1, ... 1."""
+    outcome = maximize(data, sums, PLACING, prior=prior)
+    yield outcome
+    while outcome.sums.shape[1] > 1:
+        outcome = maximize(data, merge_cheapest(data.family, outcome.sums, prior), _SETTLING, prior=prior)
+        yield outcome
 
 
-def _starts(problem: Problem, data: Data, k: int, batch: int) -> Tensor:
-    name = problem.start if isinstance(problem.start, str) else "k-means++"
-    return STARTS[name](data, k, batch, problem.generator)
+def merge_cheapest(family: Family, sums: Tensor, prior: Prior | None = None) -> Tensor:
+    """Merge the two components of least cost in each fit, `(B, k, F)`; return `(B, k - 1, F)`."""
+    batch, k, _ = sums.shape
+    cheapest = family.merge_costs(sums, prior).argmin(-1)
+    first, second = family.pairs(k).to(sums.device)[:, cheapest]
+    rows = torch.arange(batch, device=sums.device)
+    merged = sums.clone()
+    merged[rows, first] += sums[rows, second]
+    keep = torch.ones(batch, k, dtype=torch.bool, device=sums.device)
+    keep[rows, second] = False
+    return merged[keep].view(batch, k - 1, -1)
 
 
-def _twice(likelihoods: Tensor) -> bool:
-    """Whether the best optimum has been found more than once."""
-    return len(likelihoods) > 1 and bool(likelihoods.topk(2).values.diff().abs() < _SAME)
+def priors(data: Data, batch: int, k: int) -> Prior:
+    """Return a prior of d + 2 pseudo-samples per component, of the shape of starts, for every other fit.
 
-
-def _has_collapsed(family: Family, sums: Tensor) -> bool:
-    _, means, spread = family.parameters(sums)
-    return family.floor < _NARROW and bool(family.collapsed(means, spread).any())
-
-
-def _sound(data: Data, fits: Outcome) -> Tensor:
-    """Return which fits have no component that may be about to collapse, `(B,)`."""
-    _, _, spread = data.family.parameters(fits.sums)
-    return (data.family.least_variances(spread) > _NARROW).all(-1)
+    In many dimensions, where components have few samples for each entry of their covariance, fits with the prior reach
+    a higher likelihood; those without it find narrow components.
+    """
+    samples = torch.arange(batch, device=data.x.device) % 2 * (data.family.dim + 2.0)
+    return data.family.prior(samples.double() / len(data), start_covariance(data, k))
 
 
 def best_sound(data: Data, fits: Outcome) -> Tensor:
-    """Return the most likely sound fit, `(1, k, F)`; the nearest one if none is."""
+    """Return the most likely fit without narrow components, `(1, k, F)`, or the nearest by Cramér loss."""
     sound = _sound(data, fits)
     if bool(sound.any()):
         return fits._replace(sums=fits.sums[sound], log_likelihood=fits.log_likelihood[sound]).best()
     return _nearest(data, fits.sums)
 
 
+def _dtype(data: Data) -> torch.dtype:
+    """Return float32 unless samples lie so far out that their squares leave too few digits for the others."""
+    return torch.float32 if data.x.abs().max() < _FAR else torch.float64
+
+
+def _starts(problem: Problem, data: Data, k: int, batch: int) -> Tensor:
+    name = problem.init_params if isinstance(problem.init_params, str) else "k-means++"
+    return STARTS[name](data, k, batch, problem.generator)
+
+
+def _found_twice(likelihoods: Tensor) -> bool:
+    """Return whether two fits agree on the best optimum."""
+    return len(likelihoods) > 1 and bool(likelihoods.topk(2).values.diff().abs() < _SAME)
+
+
+def _has_collapsed(family: Family, sums: Tensor) -> bool:
+    if float(torch.as_tensor(family.floor).min()) >= NARROW:
+        return False
+    _, means, values = family.parameters(sums)
+    return bool(family.collapsed(means, values).any())
+
+
+def _sound(data: Data, fits: Outcome) -> Tensor:
+    """Return which fits have no component that may be about to collapse, `(B,)`."""
+    _, _, values = data.family.parameters(fits.sums)
+    return (data.family.least_variances(values) > NARROW).all(-1)
+
+
 def _nearest(data: Data, sums: Tensor) -> Tensor:
     """Return the fit with the least Cramér loss to the data, `(1, k, F)`, of those with sums `(B, k, F)`."""
-    weights, means, spread = data.family.parameters(sums)
-    fits = MultivariateNormalMixture(weights, means, data.family.kind(spread), validate_args=False)
+    weights, means, values = data.family.parameters(sums)
+    fits = MultivariateNormalMixture(weights, means, data.family.kind(values), validate_args=False)
     points = MultivariateNormalMixture.from_samples(data.x, data.weights)
     losses = sliced_cramer_squared(fits, points, target_self_energy=False)
     return sums[losses.argmin()].unsqueeze(0)

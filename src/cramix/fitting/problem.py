@@ -1,4 +1,4 @@
-"""What a method of fitting is given, and what it returns."""
+"""What a method of fitting gets, a `Problem`, and what it returns, a `Solution`."""
 
 from __future__ import annotations
 
@@ -12,43 +12,64 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.fitting.em import Data
-from cramix.fitting.families import Family, SphericalFamily
+from cramix.fitting.features import Data
 from cramix.fitting.result import Step
 from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture.covariance import Family, Spherical
 
-# Samples at a time.
+# Samples that are read at a time.
 ROWS = 1 << 16
-# Standard deviations in those of the middle half of the samples: above the first it is outliers that they tell of, and
-# up to the second numbers keep enough digits.
+# If a standard deviation is this many times that of the middle half of the samples, outliers dominate it; the units
+# then follow the middle half, as long as the outliers lie within the second number of them, for the sake of rounding.
 _FAR, _FARTHEST = 30, 1e5
+# The least variance, relative to that of the data, that float64 resolves.
+_LEAST_FLOOR = 1e-12
+# Reasons to stop before a method has converged: all steps are taken, or none was asked for.
+OUT_OF_ITERATIONS, NO_ITERATIONS = "max_iter was reached", "max_iter is 0"
 
 
 class Units(NamedTuple):
-    """A centre `(d,)` and scales `(d,)` to measure the data in, in float64."""
+    """A centre `(d,)` and scales `(d,)` in float64: the origin and the units of the coordinates of a fit."""
 
     centre: Tensor
     scale: Tensor
 
-    def of(self, places: Tensor) -> Tensor:
-        """Return places `(n, d)` in these units."""
-        return (places.double() - self.centre) / self.scale
+    def of(self, x: Tensor) -> Tensor:
+        """Return points `(n, d)` in these units."""
+        return (x.double() - self.centre) / self.scale
 
     @property
     def log_volume(self) -> float:
-        """What densities change by, in logarithms."""
+        """The log density in these units less that in the units of the data."""
         return self.scale.log().sum().item()
 
 
+class Components(NamedTuple):
+    """Weights `(k,)`, means `(k, d)`, and covariances as the values of their kind, in the units of a problem."""
+
+    weights: Tensor
+    means: Tensor
+    covariances: Tensor
+
+
+class Solution(NamedTuple):
+    """The components a method has found, whether it converged, why it stopped, and the steps of its last stage."""
+
+    components: Components
+    converged: bool
+    reason: str
+    n_iter: int
+
+
 class History:
-    """The stages of a fit as they come, passed on to who wants to see them."""
+    """The steps of a fit, each of which is also passed to `progress`."""
 
     def __init__(self, progress: Callable[[Step], None] | None = None) -> None:
         self.began, self.steps, self._progress = time.perf_counter(), list[Step](), progress
 
-    def add(self, name: str, components: int, loss: float) -> None:
-        """Keep a step, and show it."""
-        self.steps.append(Step(name, components, loss, self.seconds))
+    def add(self, name: str, n_components: int, loss: float) -> None:
+        """Append a step."""
+        self.steps.append(Step(name, n_components, loss, self.seconds))
         if self._progress is not None:
             self._progress(self.steps[-1])
 
@@ -60,103 +81,117 @@ class History:
 
 @dataclass(frozen=True)
 class Problem:
-    """What to fit: a target, which for samples is a mixture of points, and what the result may look like.
+    """A target, and what the fitted mixture may look like.
 
     Args:
-        target: in the units and the dtype of the caller.
+        target: in the units and the dtype of the caller; samples are a mixture of points.
         n_components: k.
-        family: the kind of covariances, and their floor in the units.
+        family: the kind of covariances, with the floor of variances in `units`.
         units: to compute in.
-        start: a name of `starts.STARTS`, a mixture, or None for what the method likes best.
-        generator: for all that is random.
-        history: where steps are noted.
+        init_params: a name of `starts.STARTS`, a mixture, or None for the start that suits the method.
+        generator: for everything random.
+        history: where steps are recorded.
+        univariate: whether the result is to be a `NormalMixture`.
+        standard: units in which the target has variances 1; None if `units` are those.
     """
 
     target: MultivariateNormalMixture
     n_components: int
     family: Family
     units: Units
-    start: str | MultivariateNormalMixture | None = None
+    init_params: str | MultivariateNormalMixture | None = None
     generator: torch.Generator | None = None
     history: History = field(default_factory=History)
+    univariate: bool = False
+    standard: Units | None = None
 
     @cached_property
     def data(self) -> Data:
         """Return the target in the units, for likelihoods."""
-        spread = None
-        if not self.target.only_points:
-            covariances = self.target.covariances.double()
-            spread = covariances / self.units.scale / self.units.scale.unsqueeze(-1)
-        return Data(self.family, self.units.of(self.target.means), self.target.weights.double(), spread)
+        covariances = None
+        if not self.target.is_empirical:
+            covariances = self.target.covariances.double() / self.units.scale / self.units.scale.unsqueeze(-1)
+        return Data(self.family, self.units.of(self.target.means), self.target.weights.double(), covariances)
 
     def log_likelihood(self, mixture: MultivariateNormalMixture) -> float:
-        """Return the mean log likelihood of samples, in the units of the caller."""
+        """Return the mean log likelihood of the samples, in the units of the caller."""
         return sum((w @ mixture.log_prob(x.double())).item() for w, x in _blocks(self.target))
 
-    def note_likelihood(self, name: str, components: int, log_likelihood: float) -> None:
-        """Note a step of which the mean log likelihood in the units is known."""
-        self.history.add(name, components, self.units.log_volume - log_likelihood)
-
-
-class Found(NamedTuple):
-    """A mixture in the units of its problem: weights `(k,)`, means `(k, d)` and values of the kind, and how it went."""
-
-    weights: Tensor
-    means: Tensor
-    spread: Tensor
-    converged: bool
-    reason: str
-    iterations: int
+    def note_likelihood(self, name: str, n_components: int, log_likelihood: float) -> None:
+        """Record a step by its mean log likelihood in the units of the problem."""
+        self.history.add(name, n_components, self.units.log_volume - log_likelihood)
 
 
 class Method(ABC):
-    """A way to fit a mixture, with its settings; abstract."""
+    """A method of fitting with its settings; abstract."""
 
     name: ClassVar[str]
 
     @abstractmethod
-    def run(self, problem: Problem) -> Found:
+    def run(self, problem: Problem) -> Solution:
         """Solve the problem."""
 
-    def units(self, target: MultivariateNormalMixture, family: type[Family]) -> Units:
-        """Return units in which the target has mean 0 and variances 1."""
-        return standard_units(target, family)
+    def units(self, standard: Units) -> Units:
+        """Return the units to compute in, given those in which the target has mean 0 and variances 1."""
+        return standard
+
+
+def floor_in(units: Units, standard: Units, reg_covar: float | None, relative: float) -> float | Tensor:
+    """Return what is added to variances in some units: one number, or one a coordinate, `(d,)`.
+
+    `reg_covar` is a variance in the units of the data; None is relative to the variances of the data. Below 1e-12 of
+    these, float64 could not resolve the density of a collapsed component: a smaller one, such as 0, becomes that.
+    """
+    ratio = standard.scale / units.scale
+    if reg_covar is None:
+        floor = relative * ratio.square()
+    else:
+        floor = torch.maximum(reg_covar / units.scale.square(), _LEAST_FLOOR * ratio.square())
+    return floor[0].item() if bool((floor == floor[0]).all()) else floor
 
 
 def standard_units(target: MultivariateNormalMixture, family: type[Family]) -> Units:
-    """Return mean and standard deviations; one for all directions where covariances know no others.
+    """Return means and standard deviations; one deviation for all coordinates of spherical covariances.
 
-    Where a few samples are so far out that they alone make the deviation, it is that of the middle half instead, or the
-    floor would hide all others.
+    Where a few samples are so far out that they alone determine the standard deviation, that of the middle half of the
+    samples takes its place: otherwise the floor would exceed the variances of all other samples.
     """
     centre, variance = moments(target)
-    if target.only_points:
-        median, middle = _of_middle(target)
-        outliers = (middle > 0) & (middle < variance.sqrt() / _FAR)
+    if target.is_empirical:
+        median, middle, outliers = _middle(target, variance)
         centre = torch.where(outliers, median, centre)
         variance = torch.where(outliers, torch.maximum(middle.square(), variance / _FARTHEST**2), variance)
-    if family is SphericalFamily:
+    if family is Spherical.family:
         variance = variance.mean().expand_as(variance)
-    rounding = (16 * torch.finfo(target.means.dtype).eps * centre.abs()).square()
-    return Units(centre, torch.where(variance > rounding, variance, 1).sqrt())
+    return Units(centre, torch.where(constant(target, centre, variance), 1, variance).sqrt())
+
+
+def constant(target: MultivariateNormalMixture, centre: Tensor, variance: Tensor) -> Tensor:
+    """Return which coordinates do not vary beyond rounding, `(d,)`, given their means and variances."""
+    return variance <= (64 * torch.finfo(target.means.dtype).eps * centre.abs()).square()
 
 
 def moments(target: MultivariateNormalMixture) -> tuple[Tensor, Tensor]:
-    """Return mean and variances `(d,)` in float64, without a copy of the whole in it."""
-    # Added up in place: many small tensors between large ones would keep the memory of these from being used again.
+    """Return means and variances `(d,)` in float64, without a float64 copy of the target."""
+    # Accumulated in place: many small tensors between large ones would fragment the memory.
     centre, between = target.means.new_zeros(2, target.dim, dtype=torch.float64)
     for w, x in _blocks(target):
         centre += w @ x.double()
     for w, x in _blocks(target):
         between += w @ (x.double() - centre).square()
-    if target.only_points:
+    if target.is_empirical:
         return centre, between
-    own = target.covariances.diagonal(dim1=-2, dim2=-1).double()
-    return centre, between + target.weights.double() @ own / target.weights.sum(dtype=torch.float64)
+    within = target.covariances.diagonal(dim1=-2, dim2=-1).double()
+    return centre, between + target.weights.double() @ within / target.weights.sum(dtype=torch.float64)
 
 
-def _of_middle(target: MultivariateNormalMixture) -> tuple[Tensor, Tensor]:
-    """Return medians, and normal standard deviations from quartiles, `(d,)`, of some samples if there are many."""
+def outlying(target: MultivariateNormalMixture) -> Tensor:
+    """Return in which coordinates of samples outliers dominate the standard deviation, `(d,)`."""
+    return _middle(target, moments(target)[1])[2]
+
+
+def _middle(target: MultivariateNormalMixture, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return medians, deviations from quartiles, and where these are far below the standard deviations, `(d,)` each."""
     step = -(-len(target.weights) // ROWS)
     weights, x = target.weights[::step].double(), target.means[::step].double()
     ordered, order = x.sort(0)
@@ -164,11 +199,12 @@ def _of_middle(target: MultivariateNormalMixture) -> tuple[Tensor, Tensor]:
     wanted = mass[:, -1:] * mass.new_tensor([0.25, 0.5, 0.75])
     index = torch.searchsorted(mass, wanted).clamp_max(len(x) - 1)
     low, median, high = ordered.T.gather(1, index).unbind(1)
-    return median, (high - low) / 1.349
+    middle = (high - low) / 1.349  # the standard deviation of a normal distribution with these quartiles
+    return median, middle, (middle > 0) & (middle < variance.sqrt() / _FAR)
 
 
 def _blocks(target: MultivariateNormalMixture) -> Iterator[tuple[Tensor, Tensor]]:
-    """Weights in float64, which sum to one there too, and means, some at a time."""
+    """Yield weights in float64, which sum to one in it, and means, some rows at a time."""
     total = target.weights.sum(dtype=torch.float64)
     for weights, means in zip(target.weights.split(ROWS), target.means.split(ROWS), strict=True):
         yield weights.double() / total, means

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 
 @dataclass(frozen=True)
 class Step:
-    """One entry of a fit's history.
+    """One entry of the history of a fit.
 
     Args:
         name: the stage.
-        components: how many there are.
-        loss: what the stage makes small. The negative mean log likelihood is in the data's units; of a mixture as the
-            target it is a bound. A Cramér or a Wasserstein loss is in the units of the fit, see `Method.units`, and
-            where the target is large without the term of the target alone, which is the same for all mixtures.
+        n_components: of the mixtures at this step.
+        loss: what the stage minimises. A negative mean log likelihood is in the units of the data; if the target is a
+            mixture, it is an upper bound. A Cramér or Wasserstein loss is in the units of the fit, see `Method.units`;
+            for large targets it lacks the self energy of the target, which is the same for all mixtures.
         seconds: since the fit began.
     """
 
     name: str
-    components: int
+    n_components: int
     loss: float
     seconds: float
 
@@ -33,41 +32,42 @@ class FitResult:
     """A fitted mixture, and how it was found.
 
     Args:
-        mixture: the result, in the units and the dtype of the data.
-        log_likelihood: its mean over the data; None if the target was a mixture.
-        converged: whether the method stopped because it had arrived.
+        mixture: in the units, the dtype and on the device of the data; a `NormalMixture` for data `(n,)`.
+        log_likelihood: mean over the data; None if the target was a mixture.
+        converged: whether the method stopped because it converged.
         reason: why it stopped, in words.
-        collapsed: how many components are as narrow as the floor somewhere.
-        iterations: steps of the last stage.
-        history: the stages.
-        seconds: of all of them.
-        n_samples: how many there were; None if the target was a mixture.
-        warnings: what is wrong with it, in words; empty if all is well.
+        collapsed: number of components without a variance of their own in some direction, `reg_covar` aside.
+        n_iter: steps of the last stage.
+        history: the steps of all stages.
+        seconds: the time all stages took.
+        n_samples: number of samples; None if the target was a mixture.
+        n_parameters: number of free parameters of the mixture, for information criteria.
+        warnings: what is wrong with the fit, in words; empty if nothing is.
     """
 
-    mixture: MultivariateNormalMixture
+    mixture: NormalMixture | MultivariateNormalMixture
     log_likelihood: float | None
     converged: bool
     reason: str
     collapsed: int
-    iterations: int
+    n_iter: int
     history: tuple[Step, ...] = field(repr=False)  # as long as the fit
     seconds: float
     n_samples: int | None
+    n_parameters: int = field(repr=False)
     warnings: tuple[str, ...] = ()
 
     @property
     def bic(self) -> float:
-        """Schwarz's criterion; lower is better. Samples count as one each, whatever their weight."""
-        return self._criterion(lambda n: math.log(n))
+        """The Bayesian information criterion; lower is better. Each sample counts once, whatever its weight."""
+        return self._criterion(math.log(self.n_samples or 1))
 
     @property
     def aic(self) -> float:
-        """Akaike's criterion; lower is better."""
-        return self._criterion(lambda n: 2.0)
+        """Akaike's information criterion; lower is better."""
+        return self._criterion(2.0)
 
-    def _criterion(self, price: Callable[[int], float]) -> float:
+    def _criterion(self, price: float) -> float:
         if self.n_samples is None or self.log_likelihood is None:
-            raise ValueError("target must be samples for an information criterion; got a mixture. Compare distances.")
-        n = self.n_samples
-        return price(n) * self.mixture.n_parameters - 2 * n * self.log_likelihood
+            raise ValueError("Information criteria need samples; this fit is to a mixture. Compare distances instead.")
+        return price * self.n_parameters - 2 * self.n_samples * self.log_likelihood

@@ -85,9 +85,9 @@ class MultivariateNormalMixture(Mixture):
         return cls(of_logits(as_tensor("logits", logits)), means, covariances, validate_args)
 
     @classmethod
-    def from_samples(cls, x: Any, sample_weight: Any = None, *, name: str = "x") -> Self:
+    def from_samples(cls, x: Any, sample_weight: Any = None) -> Self:
         """Build the empirical distribution of samples `(*batch, n, d)`, with weights `(*batch, n)` of any sum > 0."""
-        return cls._of_samples(name, x, sample_weight)
+        return cls._of_samples("x", x, sample_weight)
 
     @classmethod
     def _of_samples(cls, name: str, x: Any, sample_weight: Any = None) -> Self:
@@ -405,7 +405,3 @@ class MultivariateNormalMixture(Mixture):
         new = type(self)(weights, means, covariances, validate_args=False)
         new._validate_args = self._validate_args
         return new
-
-    # Names that other rooms use until they move.
-    only_points = is_empirical
-    refuse_points = _require_density

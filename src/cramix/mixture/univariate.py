@@ -72,14 +72,14 @@ class NormalMixture(Mixture):
         return cls(of_logits(logits.expand(shape)), means, scales, validate_args)
 
     @classmethod
-    def from_samples(cls, x: Any, sample_weight: Any = None, *, name: str = "x") -> Self:
+    def from_samples(cls, x: Any, sample_weight: Any = None) -> Self:
         """Build the empirical distribution of samples `(*batch, n)`: atoms, with weights >= 0 of any positive sum.
 
         Example:
             >>> NormalMixture.from_samples(torch.tensor([1.0, 2.0, 4.0]), sample_weight=[1, 1, 2]).mean
             tensor(2.7500)
         """
-        return cls._of_samples(name, x, sample_weight)
+        return cls._of_samples("x", x, sample_weight)
 
     @classmethod
     def _of_samples(cls, name: str, x: Any, sample_weight: Any = None) -> Self:
@@ -372,8 +372,3 @@ class NormalMixture(Mixture):
         new = type(self)(weights, means, scales, validate_args=False)
         new._validate_args, new._is_empirical = self._validate_args, self._is_empirical
         return new
-
-    # Names that other rooms use until they move.
-    only_atoms = is_empirical
-    refuse_atoms = _require_density
-    from_atoms = _of_atoms

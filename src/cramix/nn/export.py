@@ -36,5 +36,5 @@ class MixtureTensors(nn.Module):
         if isinstance(p, NormalMixture):
             return p.weights, p.means, p.scales
         if p.covariance_kind.axis_aligned:
-            return p.weights, p.means, p.covariance_kind.spread().expand(p.means.shape)
+            return p.weights, p.means, p.covariance_kind.compact().expand(p.means.shape)
         return p.weights, p.means, p.covariances

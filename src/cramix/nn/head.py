@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from cramix.checks import check_choice, check_finite, check_integer, check_number
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
+from cramix.mixture.covariance import HEADS
 from cramix.nn.initialization import Initialization, initialization_from_targets, standard_initialization
 from cramix.nn.parametrization import mixture_parameters
-from cramix.nn.spread import SPREADS
 
 # Factor on the initial weights of the linear layer: an untrained head hardly depends on its features.
 _INITIAL_GAIN = 0.1
@@ -76,13 +76,13 @@ class MixtureHead(nn.Module):
         check_integer("n_components", n_components, 1)
         check_integer("event_dim", event_dim, 1)
         check_integer("rank", rank, 1)
-        check_choice("covariance_type", covariance_type, SPREADS)
+        check_choice("covariance_type", covariance_type, HEADS)
         check_number("min_scale", min_scale, positive=True)
         self.in_features, self.n_components, self.event_dim = in_features, n_components, event_dim
         self.covariance_type, self.standardize = covariance_type, standardize
         self.min_scale, self.validate_args = min_scale, validate_args
-        self.spread = SPREADS[covariance_type](event_dim, rank)
-        out_features = n_components * (1 + event_dim + self.spread.n_free)
+        self.head_covariance = HEADS[covariance_type](event_dim, rank)
+        out_features = n_components * (1 + event_dim + self.head_covariance.n_outputs)
         self.linear = nn.Linear(in_features, out_features, device=device, dtype=dtype)
         for name in ("center", "unit", "least"):
             self.register_buffer(name, self.linear.weight.new_zeros(event_dim))
@@ -123,29 +123,29 @@ class MixtureHead(nn.Module):
         )
 
     def _mixture(self, outputs: Tensor) -> NormalMixture | MultivariateNormalMixture:
-        """Return the mixtures of unconstrained numbers `(*batch, k (1 + d + n_free))`."""
-        k, d, n_free = self.n_components, self.event_dim, self.spread.n_free
-        logits, means, spreads = outputs.split([k, k * d, k * n_free], -1)
-        spreads = spreads.unflatten(-1, (k, n_free))
+        """Return the mixtures of unconstrained numbers `(*batch, k (1 + d + n_outputs))`."""
+        k, d, n_outputs = self.n_components, self.event_dim, self.head_covariance.n_outputs
+        logits, means, raw_covariances = outputs.split([k, k * d, k * n_outputs], -1)
+        raw_covariances = raw_covariances.unflatten(-1, (k, n_outputs))
         if d == 1:
-            weights, means, scales = mixture_parameters(logits, means, spreads[..., 0], min_scale=self.least)
+            weights, means, scales = mixture_parameters(logits, means, raw_covariances[..., 0], min_scale=self.least)
             means, scales = self.center + self.unit * means, self.unit * scales
             return NormalMixture(weights, means, scales, validate_args=self.validate_args)
         means = self.center + self.unit * means.unflatten(-1, (k, d))
-        covariances = self.spread.covariances(spreads, self.least, self.unit)
+        covariances = self.head_covariance.covariances(raw_covariances, self.least, self.unit)
         return MultivariateNormalMixture(logits.softmax(-1), means, covariances, validate_args=self.validate_args)
 
     @torch.no_grad()
     def _initialize(self, start: Initialization) -> None:
         k = self.n_components
-        unit, center = self.spread.units(start.scale), start.center
+        unit, center = self.head_covariance.units(start.scale), start.center
         if not self.standardize:
             unit, center = torch.ones_like(unit), torch.zeros_like(center)
         means = (start.means - center) / unit
         # k components share the volume of the targets.
         scales = start.scale / unit / k ** (1 / self.event_dim)
-        spreads = self.spread.free(scales).expand(k, -1)
+        raw_covariances = self.head_covariance.outputs(scales).expand(k, -1)
         self.center.copy_(center)
         self.unit.copy_(unit)
-        self.least.copy_(self.min_scale * self.spread.units(start.scale) / unit)
-        self.linear.bias.copy_(torch.cat((means.new_zeros(k), means.flatten(), spreads.flatten())))
+        self.least.copy_(self.min_scale * self.head_covariance.units(start.scale) / unit)
+        self.linear.bias.copy_(torch.cat((means.new_zeros(k), means.flatten(), raw_covariances.flatten())))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cramix.fitting.optimizers import require_lion
+from cramix.fitting.learning_rates import require_lion
 from cramix.rl.layout import FlatParameters
 from cramix.rl.network import ReturnNetwork
 from cramix.rl.objective import Objective

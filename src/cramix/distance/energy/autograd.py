@@ -220,8 +220,8 @@ def _tensors(
         values, axes = covariances.values, 2
     else:
         dense = not covariances.axis_aligned or not (other.is_empirical or other.covariance_kind.axis_aligned)
-        values, axes = (covariances.matrices(mixture.dim), 2) if dense else (covariances.spread(), 1)
-        if not dense and not other.is_empirical and other.covariance_kind.spread().shape[-1] > 1:
+        values, axes = (covariances.matrices(mixture.dim), 2) if dense else (covariances.compact(), 1)
+        if not dense and not other.is_empirical and other.covariance_kind.compact().shape[-1] > 1:
             values = values.expand(*values.shape[:-1], mixture.dim)
     k = mixture.n_components
     if kind is Points:

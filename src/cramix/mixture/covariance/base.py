@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from cramix.mixture.covariance.family import Family
+    from cramix.mixture.covariance.head import HeadCovariance
 
 
 class Covariance(ABC):
@@ -23,6 +27,8 @@ class Covariance(ABC):
 
     name: ClassVar[str]
     axis_aligned: ClassVar[bool]  # whether all ellipsoids lie along the coordinate axes
+    family: ClassVar[type[Family] | None] = None  # for fits by likelihood, where there are some
+    head: ClassVar[type[HeadCovariance] | None] = None  # for networks, where there is one
     _value_axes: ClassVar[int]  # axes of the values after the component axis
 
     def __init__(self, values: Tensor) -> None:
@@ -89,7 +95,7 @@ class Covariance(ABC):
         """Raise a ValueError for values that are no covariances."""
 
     @abstractmethod
-    def spread(self) -> Tensor:
+    def compact(self) -> Tensor:
         """Return matrices `(*batch, k, d, d)`, or for axis-aligned ellipsoids variances `(*batch, k, d or 1)`."""
 
     @abstractmethod

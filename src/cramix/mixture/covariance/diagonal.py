@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from cramix.checks import check_variances
 from cramix.mixture.components import safe_root
 from cramix.mixture.covariance.base import Covariance
+from cramix.mixture.covariance.family import Family
 from cramix.mixture.covariance.full import Full
+from cramix.mixture.covariance.head import HeadCovariance
+from cramix.parameters import POSITIVE
 
 
 class AxisAligned(Covariance):
@@ -20,21 +26,21 @@ class AxisAligned(Covariance):
         check_variances(self.values)
 
     def matrices(self, dim: int) -> Tensor:
-        variances = self.spread()
+        variances = self.compact()
         return torch.diag_embed(variances.expand(*variances.shape[:-1], dim))
 
     def scales_along(self, directions: Tensor) -> Tensor:
-        return safe_root((self.spread().unsqueeze(-2) * directions.square()).sum(-1))
+        return safe_root((self.compact().unsqueeze(-2) * directions.square()).sum(-1))
 
     def roots(self, dim: int) -> Tensor:
-        return self.spread().sqrt()
+        return self.compact().sqrt()
 
     def whiten(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        scales = self.spread().sqrt()
+        scales = self.compact().sqrt()
         return offsets / scales, scales.log().expand(*scales.shape[:-1], offsets.shape[-1])
 
     def transform(self, matrix: Tensor) -> Covariance:
-        scaled = matrix.unsqueeze(-3) * self.spread().unsqueeze(-2)
+        scaled = matrix.unsqueeze(-3) * self.compact().unsqueeze(-2)
         return Full(scaled @ matrix.unsqueeze(-3).mT)
 
 
@@ -51,7 +57,7 @@ class Diagonal(AxisAligned):
                 "For one variance for each component see Spherical."
             )
 
-    def spread(self) -> Tensor:
+    def compact(self) -> Tensor:
         return self.values
 
     def _n_each(self, dim: int) -> int:
@@ -62,3 +68,46 @@ class Diagonal(AxisAligned):
 
     def condition(self, given: list[int], rest: list[int]) -> tuple[Tensor | None, Covariance]:
         return None, self.marginal(rest)
+
+
+class DiagonalFamily(Family):
+    """Sums of features for variances along the coordinate axes: products are squares."""
+
+    kind: ClassVar[type[Covariance]] = Diagonal
+
+    def stretched(self, values: Tensor, scales: Tensor) -> Tensor:
+        return values * scales.square()
+
+    def _products(self, x: Tensor) -> Tensor:
+        return x.square()
+
+    def _of_matrices(self, covariances: Tensor) -> Tensor:
+        return covariances.diagonal(dim1=-2, dim2=-1)
+
+    def _values(self, weights: Tensor, moments: Tensor) -> Tensor:
+        return moments.clamp_min(0) + self.floor
+
+    def _log_determinant(self, moments: Tensor) -> Tensor:
+        return (moments.clamp_min(0) + self.floor).log().sum(-1)
+
+    def _precision(self, means: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return means / values, -0.5 / values, values.log().sum(-1)
+
+
+class DiagonalHead(HeadCovariance):
+    """A scale for each coordinate."""
+
+    name = "diag"
+
+    @property
+    def n_outputs(self) -> int:
+        return self.dim
+
+    def outputs(self, scales: Tensor) -> Tensor:
+        return POSITIVE.unconstrain(scales)
+
+    def covariances(self, outputs: Tensor, least: Tensor, unit: Tensor) -> Covariance:
+        return Diagonal((unit * (least + softplus(outputs))).square())
+
+
+Diagonal.family, Diagonal.head = DiagonalFamily, DiagonalHead

@@ -6,13 +6,15 @@ from typing import Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import pad, softplus
 
 from cramix.checks import check_finite
 from cramix.mixture.components import safe_root
 from cramix.mixture.covariance.base import Covariance
 from cramix.mixture.covariance.cholesky import check_regular, least_unexplained, rounding
-from cramix.mixture.covariance.full import Dense
+from cramix.mixture.covariance.full import Dense, Full
+from cramix.mixture.covariance.head import HeadCovariance
+from cramix.parameters import POSITIVE
 from cramix.torch_internals import readable
 
 
@@ -49,7 +51,7 @@ class Factor(Dense):
         trailing = self.values.ndim - (len(self.shape) - 1)
         return self.like(factor.reshape(*factor.shape, *(1,) * trailing) * self.values)
 
-    def spread(self) -> Tensor:
+    def compact(self) -> Tensor:
         return self.values.mT @ self.values
 
     def lower(self) -> Tensor:
@@ -76,3 +78,46 @@ class Factor(Dense):
 
     def marginal(self, dims: list[int]) -> Dense:
         return Factor(self.values[..., dims])
+
+
+class FullHead(HeadCovariance):
+    """Lower triangular factors, `L L^T`."""
+
+    name = "full"
+
+    @property
+    def n_outputs(self) -> int:
+        return self.dim * (self.dim + 1) // 2
+
+    def outputs(self, scales: Tensor) -> Tensor:
+        return torch.cat((POSITIVE.unconstrain(scales), scales.new_zeros(self.n_outputs - self.dim)))
+
+    def covariances(self, outputs: Tensor, least: Tensor, unit: Tensor) -> Covariance:
+        below = outputs[..., self.dim :].split(list(range(1, self.dim)), -1)  # one for each row
+        rows = [pad(row, (0, self.dim - row.shape[-1])) for row in (outputs[..., :0], *below)]
+        lower = torch.stack(rows, -2) + torch.diag_embed(least + softplus(outputs[..., : self.dim]))
+        return Factor.from_scale_tril(unit.unsqueeze(-1) * lower)
+
+
+class LowRankHead(HeadCovariance):
+    """A scale for each coordinate, and a few directions of additional variance: covariances `D + V V^T`."""
+
+    name = "low_rank"
+
+    @property
+    def n_outputs(self) -> int:
+        return self.dim * (1 + self.rank)
+
+    def outputs(self, scales: Tensor) -> Tensor:
+        # The directions start small, but not at 0, where all of them would have the same gradient.
+        signs = scales.new_ones(self.rank, self.dim)
+        signs.view(-1)[1::2] = -1
+        return torch.cat((POSITIVE.unconstrain(scales), (0.1 * scales * signs).flatten()))
+
+    def covariances(self, outputs: Tensor, least: Tensor, unit: Tensor) -> Covariance:
+        diagonal = torch.diag_embed(least + softplus(outputs[..., : self.dim]))
+        vectors = outputs[..., self.dim :].unflatten(-1, (self.rank, self.dim))
+        return Factor(unit * torch.cat((diagonal, vectors), -2))
+
+
+Full.head, Factor.head = FullHead, LowRankHead

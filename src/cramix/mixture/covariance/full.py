@@ -11,6 +11,7 @@ from cramix.checks import check_covariances
 from cramix.mixture.components import safe_root
 from cramix.mixture.covariance.base import Covariance
 from cramix.mixture.covariance.cholesky import cholesky
+from cramix.mixture.covariance.family import Family, Prior
 
 
 class Dense(Covariance):
@@ -23,19 +24,19 @@ class Dense(Covariance):
 
     def lower(self) -> Tensor:
         """Return the lower Cholesky factors `(*batch, k, d, d)`; a ValueError where a covariance is singular."""
-        return cholesky(self.spread())
+        return cholesky(self.compact())
 
     def _n_each(self, dim: int) -> int:
         return dim * (dim + 1) // 2
 
     def matrices(self, dim: int) -> Tensor:
-        return self.spread()
+        return self.compact()
 
     def scales_along(self, directions: Tensor) -> Tensor:
-        return safe_root(((directions @ self.spread()) * directions).sum(-1))
+        return safe_root(((directions @ self.compact()) * directions).sum(-1))
 
     def roots(self, dim: int) -> Tensor:
-        variances, axes = torch.linalg.eigh(self.spread())
+        variances, axes = torch.linalg.eigh(self.compact())
         return axes * variances.clamp_min(0).sqrt().unsqueeze(-2)
 
     def whiten(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,10 +48,10 @@ class Dense(Covariance):
 
     def transform(self, matrix: Tensor) -> Covariance:
         matrix = matrix.unsqueeze(-3)
-        return Full(matrix @ self.spread() @ matrix.mT)
+        return Full(matrix @ self.compact() @ matrix.mT)
 
     def condition(self, given: list[int], rest: list[int]) -> tuple[Tensor | None, Covariance]:
-        matrices = self.spread()
+        matrices = self.compact()
         across = matrices[..., given, :][..., rest]
         regression = torch.cholesky_solve(across, self.marginal(given).lower()).mT
         remaining = matrices[..., rest, :][..., rest] - regression @ across
@@ -73,8 +74,66 @@ class Full(Dense):
     def check(self) -> None:
         check_covariances(self.values)
 
-    def spread(self) -> Tensor:
+    def compact(self) -> Tensor:
         return self.values
 
     def marginal(self, dims: list[int]) -> Dense:
         return Full(self.values[..., dims, :][..., dims])
+
+
+class DenseFamily(Family):
+    """Sums of features of kinds with matrices: products are those of the upper triangle; abstract."""
+
+    def __init__(self, dim: int, floor: float | Tensor, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__(dim, floor, dtype)
+        self._row, self._column = torch.triu_indices(dim, dim)
+        (self._diagonal,) = (self._row == self._column).nonzero(as_tuple=True)
+
+    def stretched(self, values: Tensor, scales: Tensor) -> Tensor:
+        return scales.unsqueeze(-1) * values * scales
+
+    def _products(self, x: Tensor) -> Tensor:
+        return x[..., self._row] * x[..., self._column]
+
+    def _of_matrices(self, covariances: Tensor) -> Tensor:
+        return covariances[..., self._row, self._column]
+
+    def _central(self, sums: Tensor, prior: Prior | None) -> tuple[Tensor, Tensor]:
+        means, moments = super()._central(sums, prior)
+        # A difference of large numbers where the data lie far out; rounding must not make it indefinite.
+        moments[..., self._diagonal] += self._rounding * (means.square() + moments[..., self._diagonal])
+        return means, moments
+
+    def _matrices(self, moments: Tensor) -> Tensor:
+        matrices = moments.new_empty(*moments.shape[:-1], self.dim, self.dim)
+        matrices[..., self._row, self._column] = moments
+        matrices[..., self._column, self._row] = moments
+        matrices.diagonal(dim1=-2, dim2=-1).add_(self.floor)
+        return matrices
+
+    def _log_determinant(self, moments: Tensor) -> Tensor:
+        return _log_determinant(torch.linalg.cholesky(self._matrices(moments)))
+
+    def _precision(self, means: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        lower = torch.linalg.cholesky(values)
+        precision = torch.cholesky_inverse(lower)
+        linear = (precision @ means.unsqueeze(-1)).squeeze(-1)
+        # Off the diagonal a product stands for two.
+        twice = torch.where(self._row == self._column, -0.5, -1.0).to(values.device)
+        return linear, twice * self._of_matrices(precision), _log_determinant(lower)
+
+
+class FullFamily(DenseFamily):
+    """Sums of features for a matrix for each component."""
+
+    kind = Full
+
+    def _values(self, weights: Tensor, moments: Tensor) -> Tensor:
+        return self._matrices(moments)
+
+
+def _log_determinant(lower: Tensor) -> Tensor:
+    return 2 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+Full.family = FullFamily

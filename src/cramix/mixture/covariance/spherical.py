@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Self
 
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from cramix.mixture.covariance.base import Covariance
-from cramix.mixture.covariance.diagonal import AxisAligned
+from cramix.mixture.covariance.diagonal import AxisAligned, DiagonalFamily
+from cramix.mixture.covariance.head import HeadCovariance
+from cramix.parameters import POSITIVE
 
 
 class Spherical(AxisAligned):
@@ -20,7 +23,7 @@ class Spherical(AxisAligned):
         if self.values.ndim < 1:
             raise ValueError(f"variances must be (*batch, k); got {tuple(self.values.shape)}. Use unsqueeze(-1).")
 
-    def spread(self) -> Tensor:
+    def compact(self) -> Tensor:
         return self.values.unsqueeze(-1)
 
     def _n_each(self, dim: int) -> int:
@@ -49,3 +52,45 @@ class Points(Spherical):
 
     def scale(self, factor: Tensor) -> Self:
         return self
+
+
+class SphericalFamily(DiagonalFamily):
+    """Sums of features for one variance for all directions."""
+
+    kind = Spherical
+
+    def stretched(self, values: Tensor, scales: Tensor) -> Tensor:
+        return values * scales[0].square()  # all scales are equal
+
+    def _values(self, weights: Tensor, moments: Tensor) -> Tensor:
+        return super()._values(weights, moments).mean(-1)
+
+    def _log_determinant(self, moments: Tensor) -> Tensor:
+        return self.dim * self._values(moments, moments).log()
+
+    def _precision(self, means: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        variance = values.unsqueeze(-1)
+        return means / variance, (-0.5 / variance).expand_as(means), self.dim * values.log()
+
+
+class SphericalHead(HeadCovariance):
+    """One scale for all coordinates, which therefore have one unit."""
+
+    name = "spherical"
+
+    @property
+    def n_outputs(self) -> int:
+        return 1
+
+    def units(self, scales: Tensor) -> Tensor:
+        return scales.square().mean().sqrt().expand(scales.shape).clone()
+
+    def outputs(self, scales: Tensor) -> Tensor:
+        return POSITIVE.unconstrain(scales.mean().unsqueeze(0))
+
+    def covariances(self, outputs: Tensor, least: Tensor, unit: Tensor) -> Covariance:
+        return Spherical((unit[0] * (least[0] + softplus(outputs.squeeze(-1)))).square())
+
+
+Spherical.family, Spherical.head = SphericalFamily, SphericalHead
+Points.family = Points.head = None

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from cramix.checks import check_covariances
 from cramix.mixture.covariance.base import Covariance
-from cramix.mixture.covariance.full import Dense
+from cramix.mixture.covariance.family import Prior
+from cramix.mixture.covariance.full import Dense, DenseFamily
 
 
 class Tied(Dense):
@@ -31,7 +32,7 @@ class Tied(Dense):
     def check(self) -> None:
         check_covariances(self.values)
 
-    def spread(self) -> Tensor:
+    def compact(self) -> Tensor:
         return self.values.unsqueeze(-3)
 
     def transform(self, matrix: Tensor) -> Covariance:
@@ -43,3 +44,28 @@ class Tied(Dense):
     def condition(self, given: list[int], rest: list[int]) -> tuple[Tensor | None, Covariance]:
         regression, remaining = super().condition(given, rest)
         return regression, Tied(remaining.values.squeeze(-3))
+
+
+class TiedFamily(DenseFamily):
+    """Sums of features for one matrix for all components."""
+
+    kind = Tied
+
+    def _values(self, weights: Tensor, moments: Tensor) -> Tensor:
+        return self._matrices((weights * moments).sum(-2) / weights.sum(-2))
+
+    def _precision(self, means: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        linear, quadratic, log_determinant = super()._precision(means, values.unsqueeze(-3))
+        return linear, quadratic.expand(*means.shape[:-1], -1), log_determinant
+
+    def merge_costs(self, sums: Tensor, prior: Prior | None = None) -> Tensor:
+        """Return the growth of the log determinant, `1/2 log(1 + w delta^T C^-1 delta)`, for each pair."""
+        weights, means, values = self.parameters(sums, prior)
+        lower = torch.linalg.cholesky(values).unsqueeze(-3)
+        white = torch.linalg.solve_triangular(lower, means.unsqueeze(-1), upper=False).squeeze(-1)
+        first, second = self.pairs(sums.shape[-2])
+        share = weights[..., first] * weights[..., second] / (weights[..., first] + weights[..., second])
+        return 0.5 * torch.log1p(share * (white[..., first, :] - white[..., second, :]).square().sum(-1))
+
+
+Tied.family = TiedFamily

@@ -1,4 +1,4 @@
-"""A progress bar for fits, drawn by rich."""
+"""Progress of fits: a bar drawn by rich, or lines as scikit-learn prints them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,26 @@ from contextlib import contextmanager
 from cramix.fitting import Step
 
 
+def line_printer(verbose: int, interval: int) -> Callable[[Step], None] | None:
+    """Return what `fit` calls with every step: None for 0, a line every `interval` steps for 1, with details for 2."""
+    if not verbose:
+        return None
+    count = 0
+
+    def show(step: Step) -> None:
+        nonlocal count
+        count += 1
+        if count % interval:
+            return
+        details = f"\t {step.name}, {step.n_components} components, loss {step.loss:.6g}, {step.seconds:.2f} s"
+        print(f"  Iteration {count}" + (details if verbose > 1 else ""))
+
+    return show
+
+
 @contextmanager
 def progress_bar(verbose: int) -> Iterator[Callable[[Step], None] | None]:
-    """Yield what `fit` calls with every step: None for 0, a bar from 1 on, lines too from 2 on."""
+    """Yield what is called with every step: None for 0, a bar from 1 on, lines too from 2 on."""
     if not verbose:
         yield None
         return
@@ -20,12 +37,12 @@ def progress_bar(verbose: int) -> Iterator[Callable[[Step], None] | None]:
     except ImportError:
         raise ImportError("A progress bar needs rich. Use: pip install 'cramix[sklearn]'") from None
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn()
-    # A console of its own, since one console shows one thing at a time, and fits may run beside each other.
+    # A console of its own: one console shows one bar at a time, and fits may run in parallel.
     with Progress(*columns, console=Console()) as bar:
         task = bar.add_task("starting", total=None)
 
         def show(step: Step) -> None:
-            text = f"{step.name}, {step.components} components, loss {step.loss:.6g}"
+            text = f"{step.name}, {step.n_components} components, loss {step.loss:.6g}"
             bar.update(task, description=text)
             if verbose > 1:
                 bar.console.print(f"{step.seconds:8.2f} s  {text}", highlight=False)

@@ -1,4 +1,4 @@
-"""Optimisers for the free tensors of a mixture, with a learning rate for each."""
+"""Learning rates for weights, means and covariances, and the first-order optimisers that use them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim import Optimizer
 
-from cramix.fitting.free import Free
+from cramix.fitting.problem import Components
 
 
 class Rates(NamedTuple):
-    """Learning rates of the logits of weights, of means, and of the free spread."""
+    """Learning rates of the logits of weights, of means, and of the unconstrained covariances."""
 
     weights: float
     means: float
@@ -22,7 +22,7 @@ class Rates(NamedTuple):
 
 LearningRate = float | Sequence[float] | Mapping[str, float] | None
 
-# In standard units. L-BFGS finds its own steps: its rates are those of the groups against each other.
+# In standard units. L-BFGS determines its step sizes: its rates are relative to each other.
 DEFAULTS = {
     "lbfgs": Rates(1.0, 0.3, 1.0),
     "adam": Rates(0.02, 0.02, 0.02),
@@ -32,7 +32,7 @@ DEFAULTS = {
 
 
 def rates_of(learning_rate: LearningRate, optimizer: str) -> Rates:
-    """Return a rate for each group, from one for all, three, or some by name; the others are the optimiser's own."""
+    """Return three rates, from one for all, three, or some by name; the rest are the defaults of the optimiser."""
     default = DEFAULTS[optimizer]
     if learning_rate is None:
         return default
@@ -44,8 +44,8 @@ def rates_of(learning_rate: LearningRate, optimizer: str) -> Rates:
         given = dict(enumerate(learning_rate)) if len(learning_rate) != 3 else Rates(*learning_rate)._asdict()
     if set(given) != set(Rates._fields) or not all(_is_rate(rate) for rate in given.values()):
         raise ValueError(
-            "learning_rate must be one number > 0, three, or a mapping from weights, means and covariances to some; "
-            f"got {learning_rate!r}. Leave it out."
+            "learning_rate must be one number > 0, three, or a mapping from some of weights, means and covariances to "
+            f"numbers; got {learning_rate!r}."
         )
     return Rates(**given)
 
@@ -54,9 +54,9 @@ def _is_rate(rate: object) -> bool:
     return isinstance(rate, int | float) and 0 < rate < math.inf
 
 
-def first_order(name: str, free: Free, rates: Rates) -> Optimizer:
-    """Return an optimiser that takes a step by each gradient."""
-    groups = [{"params": [x], "lr": rate} for x, rate in zip(free, rates, strict=True)]
+def first_order(name: str, parameters: Components, rates: Rates) -> Optimizer:
+    """Return an optimiser that takes one step per gradient."""
+    groups = [{"params": [x], "lr": rate} for x, rate in zip(parameters, rates, strict=True)]
     if name == "adam":
         return torch.optim.Adam(groups)
     if name == "rmsprop":
@@ -65,7 +65,7 @@ def first_order(name: str, free: Free, rates: Rates) -> Optimizer:
 
 
 def require_lion() -> Callable[..., Optimizer]:
-    """Return the optimiser Lion, or say how to get it."""
+    """Return the optimiser Lion; an ImportError names the package to install."""
     try:
         from lion_pytorch import Lion
     except ImportError:

@@ -1,7 +1,7 @@
 """L-BFGS (Liu and Nocedal 1989) on a flat vector, a step at a time.
 
-torch's own takes whole runs of steps, asks twice for each place, and forgets its curvature where gradients are small.
-Values may be infinite: a step that ends there is halved.
+torch's implementation takes several steps per call, evaluates each point twice, and resets its curvature where
+gradients are small. Values may be infinite: a step that ends there is halved.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray
 
-# How much of the gain that the slope promises a step must make, and how much of the slope it may leave.
+# Wolfe's conditions: the fraction of the predicted gain that a step must reach, and of the slope that may remain.
 _GAIN, _SLOPE = 1e-4, 0.9
-# Pairs of steps and changes of gradients to remember, places to try in a line search, and the length of the first step.
+# Pairs of steps and gradient changes that are stored, trials of a line search, and the length of the first step.
 _MEMORY, _TRIALS, _FIRST = 20, 30, 0.1
 
 
 class Point(NamedTuple):
-    """A place `(n,)`, the value there and the gradient."""
+    """A point `(n,)`, the value there and the gradient."""
 
     x: ndarray
     value: float
@@ -28,10 +28,10 @@ class Point(NamedTuple):
 
 
 def minimize(function: Callable[[ndarray], tuple[float, ndarray]], x: ndarray) -> Iterator[Point]:
-    """Yield the start and the point after each step, with values that fall; it ends where no step gains.
+    """Yield the start and the point after each step, with decreasing values, until no step gains.
 
     Args:
-        function: from a place `(n,)` to the value and the gradient.
+        function: from a point `(n,)` to the value and the gradient.
         x: the start, where the value is finite.
     """
     pairs = deque[tuple[ndarray, ndarray, float]](maxlen=_MEMORY)
@@ -52,7 +52,7 @@ def minimize(function: Callable[[ndarray], tuple[float, ndarray]], x: ndarray) -
 
 
 def _direction(gradient: ndarray, pairs: deque[tuple[ndarray, ndarray, float]]) -> ndarray:
-    """Return minus the gradient times the inverse Hessian that the pairs tell of."""
+    """Return minus the gradient times the inverse Hessian that the stored pairs imply."""
     if not pairs:
         return -_FIRST / max(float(np.linalg.norm(gradient)), np.finfo(float).tiny) * gradient
     direction, shares = -gradient, list[float]()
@@ -67,9 +67,9 @@ def _direction(gradient: ndarray, pairs: deque[tuple[ndarray, ndarray, float]]) 
 
 
 def _search(function: Callable[[ndarray], tuple[float, ndarray]], point: Point, direction: ndarray) -> Point | None:
-    """Find a step along the direction with Wolfe's conditions by bisection (Lewis and Overton 2013), or one that gains.
+    """Find a step along the direction that meets Wolfe's conditions, by bisection (Lewis and Overton 2013).
 
-    Where rounding hides the gain there may be none.
+    Failing that, return one that gains, or None where rounding hides any gain.
     """
     slope = float(point.gradient @ direction)
     if not slope < 0:

@@ -1,0 +1,363 @@
+"""`CramerMixture`: a scikit-learn estimator around `cramix.fit`."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from cramix.checks import check_choice, check_integer, check_number
+from cramix.estimators.initial_parameters import Given, Start, initial, read_given
+from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_samples
+from cramix.estimators.progress import line_printer
+from cramix.fitting import METHODS, ExpectationMaximization, FitResult, GradientDescent, MergeDown, Method
+from cramix.fitting.api import Options, solve
+from cramix.fitting.diagnosis import convergence_warning
+from cramix.fitting.starts import STARTS
+from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture.coordinates import in_coordinates
+from cramix.mixture.covariance import FAMILIES
+from cramix.mixture.weights import draw
+
+try:
+    from sklearn.base import BaseEstimator, DensityMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.validation import check_is_fitted
+except ImportError:
+    raise ImportError("CramerMixture needs scikit-learn >= 1.6. Use: pip install 'cramix[sklearn]'") from None
+
+# Numbers in the offsets of samples to components that are computed at a time.
+_BLOCK = 1 << 22
+# Parameters that methods have under the same name.
+_SETTINGS = "tol", "max_iter", "optimizer", "learning_rate", "batch_size"
+
+
+class CramerMixture(DensityMixin, BaseEstimator):
+    """A Gaussian mixture at the best optimum of the likelihood, by EM on merged over-complete fits.
+
+    It is a drop-in replacement for `sklearn.mixture.GaussianMixture`, with the same parameters, attributes and methods.
+    In addition it takes `sample_weight`, and torch tensors on any device as well as arrays and data frames; results
+    have the kind of the input, and fitted attributes that of the data they were fitted to. The order of samples does
+    not matter, and a sample of weight 2 counts as two equal samples. `objective="cramer"` follows the paper: it
+    minimises the sliced Cramér distance by gradient descent.
+
+    Args:
+        n_components: k, at most the number of samples.
+        covariance_type: "full", "tied", "diag" or "spherical".
+        tol: gain at which to stop; None for the method's default.
+        reg_covar: added to every variance, in squared units of the data. None is 1e-6 of the variance of each column.
+        max_iter: the largest number of iterations of the last stage; None for the method's default. 0 returns the
+            start of an EM fit.
+        n_init: multiplies the number of starts of the method; the best fit is kept.
+        init_params: "kmeans", "k-means++", "random", "random_from_data", or an existing mixture: a
+            `MultivariateNormalMixture`, or a fitted `GaussianMixture` or `CramerMixture`; None for the start that suits
+            the method.
+        weights_init: `(k,)`, in place of those of `init_params`.
+        means_init: `(k, d)`, in place of those of `init_params`.
+        precisions_init: in the shape of `precisions_`, in place of those of `init_params`.
+        random_state: a seed or a `numpy.random.RandomState`, for fits and for samples.
+        warm_start: whether to start from the last fit, if there is one.
+        verbose: 1 prints a line every `verbose_interval` iterations, 2 adds the stage, the loss and the time.
+        verbose_interval: number of iterations between two lines.
+        objective: "likelihood" or "cramer".
+        optimizer: None, the default, is EM for the likelihood and L-BFGS for the Cramér distance. "lbfgs", "adam",
+            "lion" or "rmsprop" minimise either objective by gradient descent.
+        learning_rate: of gradient descent: a number, three, or a mapping from some of "weights", "means" and
+            "covariances"; None for the default of the optimizer.
+        batch_size: of gradient descent by "adam", "lion" or "rmsprop": samples in a step, which are read where they
+            lie, even in a file; None for all.
+        method: a name of `cramix.fitting.METHODS`, or one of these classes with settings, in place of an objective.
+
+    A start from an existing mixture, or from given means, weights or precisions, is followed by EM without a search.
+    Parameters that the chosen method does not have are refused.
+
+    Attributes:
+        weights_, means_, covariances_, precisions_, precisions_cholesky_: as in `GaussianMixture`.
+        converged_, n_iter_: whether the last stage converged, and its number of iterations.
+        lower_bound_: mean log likelihood of the data.
+        lower_bounds_: the mean log likelihood, or minus the loss, at the iterations of the last stage.
+        n_features_in_, feature_names_in_: of the data.
+        mixture_: the `MultivariateNormalMixture`, in the dtype of the data.
+        history_: the steps of the fit, each a `cramix.fitting.Step`.
+        result_: the `cramix.FitResult`, whose mixture is in float64 and serves all methods.
+
+    Example:
+        >>> import numpy as np
+        >>> from cramix import CramerMixture
+        >>> rng = np.random.default_rng(0)
+        >>> X = np.concatenate([rng.normal(0, 1, (50, 2)), rng.normal(6, 1, (50, 2))])
+        >>> model = CramerMixture(2, random_state=0).fit(X, sample_weight=np.repeat([1, 3], 50))
+        >>> model.weights_[model.predict([[0, 0], [6, 6]])].round(3)
+        array([0.25, 0.75])
+        >>> model.history_[-1].name, model.converged_
+        ('polishing', True)
+    """
+
+    def __init__(
+        self,
+        n_components: int = 1,
+        *,
+        covariance_type: str = "full",
+        tol: float | None = None,
+        reg_covar: float | None = None,
+        max_iter: int | None = None,
+        n_init: int = 1,
+        init_params: Any = None,
+        weights_init: Any = None,
+        means_init: Any = None,
+        precisions_init: Any = None,
+        random_state: Any = None,
+        warm_start: bool = False,
+        verbose: int = 0,
+        verbose_interval: int = 10,
+        objective: str = "likelihood",
+        optimizer: str | None = None,
+        learning_rate: Any = None,
+        batch_size: int | None = None,
+        method: str | Method | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.covariance_type = covariance_type
+        self.tol = tol
+        self.reg_covar = reg_covar
+        self.max_iter = max_iter
+        self.n_init = n_init
+        self.init_params = init_params
+        self.weights_init = weights_init
+        self.means_init = means_init
+        self.precisions_init = precisions_init
+        self.random_state = random_state
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.verbose_interval = verbose_interval
+        self.objective = objective
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.method = method
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit the mixture to samples `(n, d)`, with weights `(n,)` of any positive sum; y is ignored."""
+        self._check_parameters()
+        x, form = read_samples(self, X, reset=True)
+        if self.n_components > len(x):
+            raise ValueError(
+                f"Expected n_samples >= n_components but got n_components = {self.n_components}, n_samples = {len(x)}"
+            )
+        given = read_given(self, x)
+        weights = read_sample_weight(sample_weight, x)
+        if self._reads_batches():
+            result = self._solve(x, None if sample_weight is None else weights, given)
+        else:
+            rows, mass = distinct(x, weights)
+            if self.n_components > len(rows):  # as in scikit-learn, repeated samples may have several components
+                rows, mass = x[weights > 0], weights[weights > 0]
+            if self.n_components > len(rows):
+                raise ValueError(
+                    f"Expected n_samples >= n_components but got n_components = {self.n_components}, "
+                    f"n_samples = {len(rows)} with a sample_weight > 0"
+                )
+            result = replace(self._solve(rows.double(), mass / mass.max(), given), n_samples=len(x))
+        self._keep(result, form)
+        for warning in result.warnings:
+            warnings.warn(warning, convergence_warning(), stacklevel=2)
+        return self
+
+    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        """Fit the mixture, and return the component of each sample, `(n,)`."""
+        return self.fit(X, y, sample_weight).predict(X)
+
+    def predict(self, X: Any) -> Any:
+        """Return the most probable component of each sample, `(n,)`."""
+        return self._each(X, lambda p, x: p.responsibilities(x).argmax(-1))
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return the probability of each component given each sample, `(n, k)`."""
+        return self._each(X, MultivariateNormalMixture.responsibilities)
+
+    def score_samples(self, X: Any) -> Any:
+        """Return the log density at each sample, `(n,)`."""
+        return self._each(X, MultivariateNormalMixture.log_prob)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the mean log likelihood of samples, weighted if there are weights; y is ignored."""
+        return self._likelihood(X, sample_weight)[0]
+
+    def bic(self, X: Any, sample_weight: Any = None) -> float:
+        """Return the Bayesian information criterion; lower is better. A weight counts as that many samples."""
+        mean, count = self._likelihood(X, sample_weight)
+        return -2 * mean * count + self._n_parameters() * math.log(count)
+
+    def aic(self, X: Any, sample_weight: Any = None) -> float:
+        """Return Akaike's information criterion; lower is better. A weight counts as that many samples."""
+        mean, count = self._likelihood(X, sample_weight)
+        return -2 * mean * count + 2 * self._n_parameters()
+
+    def sample(self, n_samples: int = 1) -> tuple[Any, Any]:
+        """Draw samples `(n, d)` and return them with their components `(n,)`, sorted by component."""
+        check_is_fitted(self)
+        if isinstance(n_samples, bool) or not n_samples >= 1:
+            raise ValueError(f"Invalid value for 'n_samples': {n_samples}. The sampling requires at least one sample.")
+        mixture = self._mixture()
+        generator = self._generator(mixture.means.device)
+        labels = draw(mixture.weights, torch.Size((int(n_samples),)), generator).sort().values
+        x = mixture.means.new_empty(int(n_samples), mixture.dim)
+        for i in labels.unique():
+            x[labels == i] = mixture.component(int(i)).sample((int((labels == i).sum()),), generator)
+        return self._form.give(x), self._form.give(labels)
+
+    def _check_parameters(self) -> None:
+        """Raise a ValueError for parameters that are invalid whatever the data."""
+        check_integer("n_components", self.n_components, 1)
+        check_integer("n_init", self.n_init, 1)
+        check_integer("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
+        check_integer("verbose_interval", self.verbose_interval, 1)
+        for name, least in (("max_iter", 0), ("batch_size", 1)):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), least)
+        for name in ("tol", "reg_covar"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name))
+        check_choice("covariance_type", self.covariance_type, FAMILIES)
+        check_choice("objective", self.objective, ("likelihood", "cramer"))
+        if self.optimizer is not None:
+            check_choice("optimizer", self.optimizer, ("lbfgs", "adam", "lion", "rmsprop"))
+        if self.method is not None and not isinstance(self.method, Method):
+            check_choice("method", self.method, METHODS)
+        if isinstance(self.init_params, str):
+            check_choice("init_params", self.init_params, STARTS)
+
+    def _solve(self, x: Tensor, weights: Tensor | None, given: Given) -> FitResult:
+        """Run the method as often as `n_init` asks beyond its own starts, and return the best fit."""
+        options = Options(
+            self.covariance_type,
+            weights,
+            reg_covar=self.reg_covar,
+            generator=self._generator(x.device),
+            progress=line_printer(self.verbose, self.verbose_interval),
+        )
+        if self._continues():
+            start: Start = self._last_mixture(x)
+        else:
+            start = initial(self.init_params, given, x, self.n_components, options)
+        method, times = self._chosen_method(start)
+        options, results = replace(options, init_params=start), []
+        for i in range(times):
+            if self.verbose:
+                print(f"Initialization {i}")
+            results.append(solve(x, self.n_components, method, options))
+            if self.verbose:
+                print(f"Initialization {'converged' if results[-1].converged else 'did not converge'}.")
+        losses = [result.history[-1].loss if result.history else math.nan for result in results]
+        best = results[losses.index(min(losses, key=lambda loss: (math.isnan(loss), loss)))]
+        return replace(best, mixture=best.mixture.to(dtype=torch.float64))
+
+    def _chosen_method(self, start: Start) -> tuple[Method, int]:
+        """Return the method that the parameters ask for, and how often to run it."""
+        asked = {name: getattr(self, name) for name in _SETTINGS if getattr(self, name) is not None}
+        existing = isinstance(start, MultivariateNormalMixture)
+        times = 1 if existing else int(self.n_init)
+        if self.method is not None and self.objective != "likelihood":
+            raise ValueError("objective must be left out if there is a method, which has its own; got 'cramer'.")
+        if isinstance(self.method, Method):
+            _refuse(asked, "a method with settings of its own")
+            return self.method, times
+        kind: type[Method]
+        if self.method is not None:
+            kind = METHODS[self.method]
+        elif self.max_iter == 0:
+            kind = ExpectationMaximization
+        elif self.objective == "cramer" or self.optimizer is not None:
+            kind, asked["objective"] = GradientDescent, self.objective
+        else:
+            kind = ExpectationMaximization if existing else MergeDown
+        known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+        what = f'method="{kind.name}"' if self.method else f'objective="{self.objective}", optimizer={self.optimizer!r}'
+        _refuse({name: value for name, value in asked.items() if name not in known}, what)
+        if "n_init" in known:
+            asked["n_init"], times = times * (1 if existing else kind().n_init), 1  # type: ignore[attr-defined]
+        return kind(**asked), times
+
+    def _reads_batches(self) -> bool:
+        """Return whether each step reads only some of the samples, which may then lie in a file."""
+        if isinstance(self.method, Method):
+            return getattr(self.method, "batch_size", None) is not None
+        return self.batch_size is not None
+
+    def _continues(self) -> bool:
+        return bool(self.warm_start) and hasattr(self, "result_")
+
+    def _last_mixture(self, x: Tensor) -> MultivariateNormalMixture:
+        last = self._mixture()
+        if (last.n_components, last.dim) != (self.n_components, x.shape[1]):
+            raise ValueError(
+                f"warm_start continues a fit with n_components = {last.n_components} to {last.dim} features; got "
+                f"{self.n_components} and {x.shape[1]}. Set warm_start=False."
+            )
+        return last.to(x)
+
+    def _keep(self, result: FitResult, form: Form) -> None:
+        """Store the fitted attributes."""
+        mixture = in_coordinates(result.mixture)
+        model = mixture.to_sklearn()
+        names = "weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_"
+        values = {name: form.give(torch.from_numpy(getattr(model, name))) for name in names}
+        if not all(math.isfinite(abs(x).max()) for x in values.values()):
+            scale = mixture.variance.sqrt().min().item()
+            raise ValueError(
+                f"X must have variances and inverse variances in the range of {form.dtype}; got a standard deviation "
+                f"of {scale:.3g}. Use float64, or rescale it."
+            )
+        for name, x in values.items():
+            setattr(self, name, x)
+        self._form, self.result_, self.history_ = form, result, result.history
+        self.mixture_ = mixture.to(form.dtype)
+        self.converged_, self.n_iter_, self.lower_bound_ = result.converged, result.n_iter, result.log_likelihood
+        last = [-step.loss for step in result.history if step.name == result.history[-1].name]
+        self.lower_bounds_ = last[-result.n_iter :] if result.n_iter else []
+
+    def _n_parameters(self) -> int:
+        """Return the number of free parameters, under the name scikit-learn has for it."""
+        return self.mixture_.n_parameters
+
+    def _each(self, X: Any, of: Callable[[MultivariateNormalMixture, Tensor], Tensor]) -> Any:
+        """Return something of each sample, in the form they came in."""
+        x, form = self._read(X)
+        return form.give(self._of_blocks(x, of))
+
+    def _likelihood(self, X: Any, sample_weight: Any) -> tuple[float, float]:
+        """Return the mean log likelihood, and the number of samples."""
+        x, _ = self._read(X)
+        weights = read_sample_weight(sample_weight, x)
+        likelihood = self._of_blocks(x, MultivariateNormalMixture.log_prob).to(x.device)
+        # Samples without weight may lie anywhere, and large weights must not overflow.
+        shares, likelihood = weights / weights.max(), torch.where(weights > 0, likelihood, 0)
+        return (shares @ likelihood / shares.sum()).item(), weights.sum().item()
+
+    def _read(self, X: Any) -> tuple[Tensor, Form]:
+        check_is_fitted(self)
+        return read_samples(self, X, reset=False)
+
+    def _of_blocks(self, x: Tensor, of: Callable[[MultivariateNormalMixture, Tensor], Tensor]) -> Tensor:
+        mixture = self._mixture()
+        rows = max(1, _BLOCK // mixture.means.numel())
+        return torch.cat([of(mixture, part.to(mixture.means)) for part in x.split(rows)])
+
+    def _mixture(self) -> MultivariateNormalMixture:
+        """Return the fitted mixture in float64."""
+        return in_coordinates(self.result_.mixture)
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        seed = check_random_state(self.random_state).randint(2**31 - 1)
+        return torch.Generator(device).manual_seed(int(seed))
+
+
+def _refuse(asked: dict[str, Any], what: str) -> None:
+    """Raise a ValueError for parameters that would have no effect."""
+    for name, value in asked.items():
+        raise ValueError(f"{name} has no effect with {what}; got {value!r}. Leave it out, or choose another method.")

@@ -1,0 +1,215 @@
+"""`fit`: a mixture for data or for another mixture, by any method."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cramix.checks import check_choice, check_integer, check_number
+from cramix.fitting.descent import GradientDescent
+from cramix.fitting.diagnosis import ILL_DEFINED, collapsed, convergence_warning, warnings_of
+from cramix.fitting.em import ExpectationMaximization
+from cramix.fitting.kmeans import HardAssignment
+from cramix.fitting.merge import MergeDown
+from cramix.fitting.paper import GradientLikelihood, SlicedCramer, SlicedCramerThenLikelihood
+from cramix.fitting.problem import (
+    NO_ITERATIONS,
+    OUT_OF_ITERATIONS,
+    ROWS,
+    History,
+    Method,
+    Problem,
+    Solution,
+    floor_in,
+    standard_units,
+)
+from cramix.fitting.result import FitResult, Step
+from cramix.fitting.samples import Target, read_target
+from cramix.fitting.sliced_wasserstein import SlicedWasserstein
+from cramix.fitting.starts import STARTS
+from cramix.fitting.wfr import WassersteinFisherRao
+from cramix.mixture import MultivariateNormalMixture, NormalMixture
+from cramix.mixture.coordinates import in_coordinates
+from cramix.mixture.covariance import FAMILIES
+
+_METHODS: tuple[type[Method], ...] = (
+    MergeDown,
+    ExpectationMaximization,
+    GradientDescent,
+    SlicedCramer,
+    GradientLikelihood,
+    SlicedCramerThenLikelihood,
+    HardAssignment,
+    SlicedWasserstein,
+    WassersteinFisherRao,
+)
+
+METHODS: dict[str, type[Method]] = {method.name: method for method in _METHODS}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `fit` that describe a problem, with their defaults; see there."""
+
+    covariance_type: str = "full"
+    sample_weight: Any = None
+    init_params: str | NormalMixture | MultivariateNormalMixture | None = None
+    reg_covar: float | None = None
+    generator: torch.Generator | None = None
+    progress: Callable[[Step], None] | None = None
+    relative_reg_covar: float = 1e-6  # for `reg_covar=None`: of the variance of each column
+
+
+def fit(
+    X: Any,
+    n_components: int,
+    *,
+    method: str | Method = "merge",
+    covariance_type: str = "full",
+    sample_weight: Any = None,
+    init_params: str | NormalMixture | MultivariateNormalMixture | None = None,
+    reg_covar: float | None = None,
+    generator: torch.Generator | None = None,
+    progress: Callable[[Step], None] | None = None,
+) -> FitResult:
+    """Fit a mixture to samples or to another mixture: by default the best optimum of the likelihood.
+
+    The default method runs expectation maximisation (EM) on over-complete fits and merges their components.
+
+    Returns a `FitResult` with the `mixture`, its `log_likelihood`, `bic` and `aic`, whether it `converged`, the
+    `reason` it stopped and the `history`. The mixture is a `NormalMixture` for samples `(n,)`, and has the dtype and
+    the device of X. A fit that did not converge, or has collapsed components, raises a `ConvergenceWarning`.
+
+    Args:
+        X: samples `(n, d)` or `(n,)`: a tensor, a NumPy array, or a table of pandas or Polars whose columns are all
+            numeric. Or a mixture without batch.
+        n_components: k, at most the number of samples.
+        method: "merge", the default; "em", EM from one start; "descent", gradient descent on the sliced Cramér loss.
+            To compare with: "sc2", "nll", "sc2+nll", "kmeans", "sliced-wasserstein", "wfr". Or one of the classes in
+            `cramix.fitting.METHODS` with settings, such as `GradientDescent(optimizer="adam", batch_size=256)`.
+        covariance_type: "full", "tied", "diag" or "spherical".
+        sample_weight: weights of the samples, `(n,)`, with any positive sum.
+        init_params: "kmeans", "k-means++", "random", "random_from_data", or a mixture of k components; None for the
+            start that suits the method.
+        reg_covar: added to every variance, in squared units of the data, as in scikit-learn. None is 1e-6 of the
+            variance of each column, or of its middle half where outliers dominate the variance.
+        generator: for everything random.
+        progress: called with each `Step` of the history.
+
+    Example:
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(100, 2, generator=g), 5 + torch.randn(100, 2, generator=g)])
+        >>> fit(x, 2, generator=g).mixture.weights.sort().values
+        tensor([0.4969, 0.5031])
+    """
+    options = Options(covariance_type, sample_weight, init_params, reg_covar, generator, progress)
+    result = solve(X, n_components, method, options)
+    for warning in result.warnings:
+        warnings.warn(warning, convergence_warning(), stacklevel=2)
+    return result
+
+
+def solve(X: Any, n_components: int, method: str | Method, options: Options = Options()) -> FitResult:  # noqa: B008
+    """Do what `fit` does, without raising warnings: they are in the result."""
+    if not isinstance(method, Method):
+        check_choice("method", method, METHODS)
+        method = METHODS[method]()
+    problem = prepare(X, n_components, method, options)
+    with torch.no_grad():
+        return conclude(problem, method.run(problem), refuse_collapse=options.reg_covar == 0)
+
+
+def prepare(X: Any, n_components: int, method: Method, options: Options = Options()) -> Problem:  # noqa: B008
+    """Check what `fit` is given, and return it as a problem in the units of the method."""
+    history = History(options.progress)
+    check_choice("covariance_type", options.covariance_type, FAMILIES)
+    check_integer("n_components", n_components, 1)
+    if options.reg_covar is not None:
+        check_number("reg_covar", options.reg_covar)
+    target = read_target(X, options.sample_weight)
+    _check_count(target.mixture, n_components)
+    family = FAMILIES[options.covariance_type]
+    standard = standard_units(target.mixture, family)
+    units = method.units(standard)
+    floor = floor_in(units, standard, options.reg_covar, options.relative_reg_covar)
+    return Problem(
+        target.mixture,
+        int(n_components),
+        family(target.mixture.dim, floor),
+        units,
+        _start(options.init_params, n_components, target),
+        options.generator,
+        history,
+        target.univariate,
+        standard,
+    )
+
+
+def conclude(problem: Problem, solution: Solution, *, refuse_collapse: bool = False) -> FitResult:
+    """Return a solution in the units of the caller.
+
+    Args:
+        problem: that was solved.
+        solution: in its units.
+        refuse_collapse: raise a ValueError if a component has collapsed, unless the method was stopped early. It is
+            what scikit-learn does for `reg_covar=0`.
+    """
+    family, units, (weights, means, covariances) = problem.family, problem.units, solution.components
+    narrow = collapsed(problem, solution)
+    if refuse_collapse and bool(narrow.any()) and solution.reason not in (OUT_OF_ITERATIONS, NO_ITERATIONS):
+        raise ValueError(ILL_DEFINED)
+    kind = family.kind(family.stretched(covariances, units.scale))
+    mixture = MultivariateNormalMixture(weights, units.centre + units.scale * means, kind, validate_args=False)
+    samples = problem.target.is_empirical
+    found = _in_dtype(mixture, problem.target.means.dtype)
+    return FitResult(
+        found.marginal(0) if problem.univariate else found,
+        problem.log_likelihood(mixture) if samples else None,
+        solution.converged,
+        solution.reason,
+        int(narrow.sum()),
+        solution.n_iter,
+        tuple(problem.history.steps),
+        problem.history.seconds,
+        problem.target.n_components if samples else None,
+        found.n_parameters,
+        tuple(warnings_of(problem, solution, narrow)),
+    )
+
+
+def _in_dtype(mixture: MultivariateNormalMixture, dtype: torch.dtype) -> MultivariateNormalMixture:
+    """Return the mixture in a dtype, which must be able to hold its variances."""
+    found = mixture.to(dtype)
+    variances = found.covariance_kind.matrices(found.dim).diagonal(dim1=-2, dim2=-1)
+    if not bool(((variances > 0) & variances.isfinite()).all()):
+        raise ValueError(
+            f"X must have variances in the range of {dtype}; got a standard deviation of "
+            f"{mixture.variance.sqrt().min().item():.3g}. Use float64, or rescale it."
+        )
+    return found
+
+
+def _check_count(target: MultivariateNormalMixture, n_components: int) -> None:
+    count = sum(int(part.count_nonzero()) for part in target.weights.split(ROWS))
+    if n_components > count:
+        what = "samples with a weight" if target.is_empirical else "components of X"
+        raise ValueError(f"n_components must be at most the number of {what}, {count}; got {n_components}.")
+
+
+def _start(start: object, n_components: int, target: Target) -> str | MultivariateNormalMixture | None:
+    if start is None or (isinstance(start, str) and start in STARTS):
+        return start
+    if not isinstance(start, NormalMixture | MultivariateNormalMixture):
+        raise ValueError(f"init_params must be one of {', '.join(STARTS)}, or a mixture; got {start!r}.")
+    dim = 1 if isinstance(start, NormalMixture) else start.dim
+    if start.batch_shape or start.n_components != n_components or dim != target.mixture.dim:
+        raise ValueError(
+            f"init_params must be a mixture of {n_components} components in {target.mixture.dim} dimensions; got one "
+            f"of {start.n_components} in {dim}"
+            + (f", of batch shape {tuple(start.batch_shape)}." if start.batch_shape else ".")
+        )
+    return in_coordinates(start)

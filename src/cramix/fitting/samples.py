@@ -1,0 +1,73 @@
+"""What is fitted: samples of any kind, or a mixture, as one mixture in d >= 1 dimensions."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cramix.arrays import as_tensor
+from cramix.checks import check_finite
+from cramix.mixture import MultivariateNormalMixture, NormalMixture
+from cramix.mixture.coordinates import in_coordinates
+
+# Squares of larger numbers overflow in float64 when they are summed.
+_LARGEST = 1e150
+
+
+class Target(NamedTuple):
+    """A mixture in d >= 1 dimensions without gradients, and whether the caller's data had no axis of coordinates."""
+
+    mixture: MultivariateNormalMixture
+    univariate: bool
+
+
+def read_target(X: Any, sample_weight: Any = None) -> Target:
+    """Return samples or a mixture as a target.
+
+    Args:
+        X: samples `(n, d)` or `(n,)`, as a tensor, an array, a table or a sequence; or a mixture without batch.
+        sample_weight: of samples, `(n,)`.
+    """
+    if isinstance(X, NormalMixture | MultivariateNormalMixture):
+        if sample_weight is not None:
+            raise ValueError("sample_weight must be None if X is a mixture, which has weights of its own.")
+        if X.batch_shape:
+            raise ValueError(f"X must be one mixture; got a batch of shape {tuple(X.batch_shape)}. Fit one at a time.")
+        mixture = in_coordinates(X).detach()
+        _check_range(mixture.means)
+        return Target(mixture, isinstance(X, NormalMixture))
+    x = as_tensor("X", X).detach()
+    if x.ndim not in (1, 2) or 0 in x.shape:
+        raise ValueError(f"X must be samples (n, d) or (n,) with n, d >= 1; got shape {tuple(x.shape)}.")
+    check_finite(X=x)
+    _check_range(x)
+    weights = None
+    if sample_weight is not None:
+        weights = read_weights(sample_weight, x)
+        # Scaled first: few dtypes hold large weights.
+        weights = weights if weights.dtype == x.dtype else (weights / weights.max()).to(x.dtype)
+    rows = x if x.ndim == 2 else x.unsqueeze(-1)
+    return Target(MultivariateNormalMixture.from_samples(rows, weights), x.ndim == 1)
+
+
+def read_weights(sample_weight: Any, x: Tensor) -> Tensor:
+    """Return the weights of samples, one for each row of x: `(n,)`, on its device."""
+    weights = as_tensor("sample_weight", sample_weight).detach().to(x.device)
+    if weights.shape != x.shape[:1]:
+        raise ValueError(
+            f"sample_weight must have one entry per sample, shape ({len(x)},); got shape {tuple(weights.shape)}."
+        )
+    check_finite(sample_weight=weights)
+    if weights.min() < 0:
+        raise ValueError(f"sample_weight must be >= 0; got min {weights.min().item():.3g}.")
+    if not bool(weights.any()):
+        raise ValueError("sample_weight must have an entry > 0; got zeros only.")
+    return weights
+
+
+def _check_range(x: Tensor) -> None:
+    largest = max(end.abs().item() for end in torch.aminmax(x))
+    if largest > _LARGEST:
+        raise ValueError(f"X must lie within {_LARGEST:g}, or squares overflow; got {largest:.3g}. Rescale it.")
