@@ -53,7 +53,7 @@ class Covariance(ABC):
 
     @property
     def shared(self) -> bool:
-        """Whether the components are known to have one covariance, without a look at the values."""
+        """Whether the components are known to have one covariance, without reading the values."""
         return self.shape[-1] == 1 or self.values.stride(len(self.shape) - 1) == 0
 
     def expand(self, batch: torch.Size) -> Self:
