@@ -2,9 +2,10 @@
 
 - Values: `NormalMixture`, `MultivariateNormalMixture`, and kinds of covariances, such as `Diagonal`.
 - Fits: `fit` and `CramerMixture` return the best optimum of the likelihood, by EM on merged over-complete fits;
-  `CramerMixture(objective="cramer")` follows the paper. `select` chooses the number of components, `compress` reduces it.
+  `CramerMixture(objective="cramer")` follows the paper. `select` chooses a number of components, `compress` reduces it.
 - Losses: `CramerLoss` and others, with functions of the same names, such as `cramer_loss`.
-- Distances: `cramer_distance`, `sliced_cramer_distance` and others. Scores, one per observation: `crps`, `energy_score`.
+- Distances: `cramer_distance`, `sliced_cramer_distance` and others.
+- Scores, one value per observation: `crps`, `energy_score`.
 - Networks and regressors: `MixtureHead`, `MixtureRegressor`.
 - Files: `save`, `load`.
 
