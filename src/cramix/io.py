@@ -110,7 +110,7 @@ def _content(path: str | os.PathLike, device: torch.device | str) -> tuple[dict[
 
 
 def require_safetensors():
-    """Return the package, or say how to get it."""
+    """Return safetensors, or raise an ImportError that names the pip command."""
     try:
         import safetensors
         import safetensors.torch
