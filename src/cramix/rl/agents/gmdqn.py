@@ -20,7 +20,8 @@ class CramerReturns(GaussianReturns):
     """Gaussian mixtures; the loss is `C2^2` to the target, in closed form (docs/math.md, eq. 4)."""
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
-        return cramer_loss(prediction.mixture(), target.mixture(), reduction="none")
+        p = prediction.mixture()
+        return cramer_loss(p, target.mixture().expand(p.batch_shape), reduction="none")
 
 
 class GMDQN(DistributionalDQN):

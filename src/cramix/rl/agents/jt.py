@@ -19,7 +19,8 @@ class JensenTsallisReturns(GaussianReturns):
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
         wide = target._replace(scales=target.scales.clamp_min(self.min_scale))
-        return density_l2_loss(prediction.mixture(), wide.mixture(), reduction="none")
+        p = prediction.mixture()
+        return density_l2_loss(p, wide.mixture().expand(p.batch_shape), reduction="none")
 
 
 class JTDQN(DistributionalDQN):

@@ -18,7 +18,8 @@ class LikelihoodReturns(GaussianReturns):
     """
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
-        return nll_loss(prediction.mixture(), target.mixture(), reduction="none")
+        p = prediction.mixture()
+        return nll_loss(p, target.mixture().expand(p.batch_shape), reduction="none")
 
 
 class NLLDQN(DistributionalDQN):
