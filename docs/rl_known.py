@@ -46,7 +46,9 @@ def largest(model: DistributionalDQN) -> float:
 
 def best_rate(algo: str) -> float:
     """The learning rate with the smallest of the largest distances, by another seed than those of the table."""
-    return min(RATES, key=lambda rate: largest(learn(algo, seed=TUNING_SEED, learning_rate=rate, **NEEDED.get(algo, {}))))
+    return min(
+        RATES, key=lambda rate: largest(learn(algo, seed=TUNING_SEED, learning_rate=rate, **NEEDED.get(algo, {})))
+    )
 
 
 def nearest(algo: str, model: DistributionalDQN) -> float:
