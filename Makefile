@@ -34,7 +34,7 @@ bench: $(STAMP)  ## ours and the others in one process; writes the pages in benc
 	$(BIN)/python benchmarks/regression.py
 	$(BIN)/python benchmarks/recovery.py
 
-docs: $(STAMP)  ## compute the tables and figures of the pages anew
+docs: $(STAMP)  ## recompute the tables and figures of the pages
 	$(BIN)/python docs/precision.py
 	$(BIN)/python docs/slicing.py
 	$(BIN)/python docs/rl_known.py
