@@ -4,20 +4,24 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench docs reproduce clean
+.PHONY: demo test slow lint bench docs reproduce clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "cramix needs Python 3.11 or newer"'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=25.1'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]' --group dev
 	touch $@
 
 demo: $(STAMP)  ## groups that EM misses and the fits of every method: tables and a picture
 	$(BIN)/cramix demo --out demo.png
 
-test: $(STAMP)  ## all tests, with the examples in docstrings and pages
-	$(BIN)/python -m pytest -n 2
+test: $(STAMP)  ## all tests but the slow ones, with the examples in docstrings and pages
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+slow: $(STAMP)  ## the slow tests
+	$(BIN)/python -m pytest -n 2 -m slow
 
 lint: $(STAMP)  ## style, types, layers
 	$(BIN)/ruff check .
@@ -25,8 +29,8 @@ lint: $(STAMP)  ## style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP)  ## ours and the others in one process; writes the pages in benchmarks/
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+bench: $(STAMP)  ## cramix and its peers in one process; writes the pages in benchmarks/
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group bench
 	$(BIN)/python benchmarks/univariate.py
 	$(BIN)/python benchmarks/multivariate.py
 	$(BIN)/python benchmarks/fitting.py

@@ -1,6 +1,6 @@
 """A mixture on top of a network in Lightning: the Cramér loss first, the likelihood last, with metrics.
 
-    pip install 'cramix[examples]'
+    pip install 'cramix[sklearn,metrics]' lightning
     python examples/lightning_forecast.py
 
 Prints the CRPS and the calibration error on held-out data.

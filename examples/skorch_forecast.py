@@ -1,6 +1,6 @@
 """Your own network with a mixture on top, in searches and pipelines of scikit-learn, through skorch.
 
-    pip install 'cramix[examples]'
+    pip install 'cramix[sklearn]' skorch
     python examples/skorch_forecast.py
 
 For a ready-made regressor see `cramix.MixtureRegressor`.

@@ -529,6 +529,7 @@ def test_the_energy_score_of_an_ensemble_counts_its_self_energy() -> None:
     torch.testing.assert_close(energy_score(NormalMixture.from_samples(x[:, 0]), y[0]), on_line)
 
 
+@pytest.mark.slow
 def test_a_mixture_as_target_is_the_limit_of_its_samples() -> None:
     g = torch.Generator().manual_seed(0)
     for p, q in ((line(()), line((), 2, seed=9)), (space(()), space((), 2, seed=9))):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from cramix import directions, parameters
 from cramix.distance.cramer.distance import cramer_distance
-from cramix.distance.likelihood import kl_divergence
+from cramix.distance.kullback_leibler import kl_divergence
 from cramix.distance.lp import lp_distance
 from cramix.distance.prepared import PreparedTarget
 from cramix.distance.sliced import sliced_cramer_distance

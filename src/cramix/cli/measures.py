@@ -10,7 +10,8 @@ from torch import Tensor
 
 from cramix.directions import orthogonal
 from cramix.distance.density import density_l2_squared
-from cramix.distance.likelihood import kl_divergence, log_density
+from cramix.distance.kullback_leibler import kl_divergence
+from cramix.distance.likelihood import log_density
 from cramix.distance.sliced import sliced_cramer_distance
 from cramix.mixture import MultivariateNormalMixture
 

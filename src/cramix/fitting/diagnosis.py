@@ -72,7 +72,7 @@ def warnings_of(problem: Problem, solution: Solution, narrow: Tensor) -> Iterato
 
 
 def _cause(problem: Problem, solution: Solution, narrow: Tensor) -> str:
-    """Explain a collapse, and say what helps."""
+    """Explain a collapse, with a remedy."""
     target = problem.target
     if not target.is_empirical:
         return "The target has components as narrow as that. Use fewer components, or increase reg_covar."

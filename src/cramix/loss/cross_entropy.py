@@ -10,12 +10,12 @@ from torch import Tensor
 
 from cramix.distance.operands import Mixture
 from cramix.mixture import NormalMixture
-from cramix.quadrature import even_points
+from cramix.mixture.sampling import normal_nodes
 
 # Gauss-Hermite nodes and weights for means under a standard normal distribution.
 _NODES, _WEIGHTS = (x.tolist() for x in np.polynomial.hermite_e.hermegauss(32))
-# Nodes for a mean in d dimensions; there are twice as many, with their mirror images.
-_LEAST_PAIRS = 64
+# Nodes for each component in d dimensions, at least.
+_POINTS = 128
 
 
 def nodes_of(q: Mixture) -> tuple[Tensor, Tensor]:
@@ -26,7 +26,7 @@ def nodes_of(q: Mixture) -> tuple[Tensor, Tensor]:
         standard, weights = rule(q.means.dtype, q.means.device)
         nodes = q.means.unsqueeze(-1) + q.scales.unsqueeze(-1) * standard  # (*batch, k, 32)
         return nodes.flatten(-2), (q.weights.unsqueeze(-1) * weights).flatten(-2)
-    standard = _normal_nodes(q.dim, q.means)
+    standard = normal_nodes(_POINTS, q.dim, q.means)
     roots = q.covariance_kind.roots(q.dim)
     around = standard * roots.unsqueeze(-2) if q.covariance_kind.axis_aligned else standard @ roots.mT
     nodes = q.means.unsqueeze(-2) + around  # (*batch, k, n, d)
@@ -38,12 +38,3 @@ def nodes_of(q: Mixture) -> tuple[Tensor, Tensor]:
 def _rule(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     with torch.inference_mode(False):  # kept for later calls, which may want gradients
         return torch.tensor(_NODES, dtype=dtype, device=device), torch.tensor(_WEIGHTS, dtype=dtype, device=device)
-
-
-def _normal_nodes(dim: int, like: Tensor) -> Tensor:
-    """Return quasi-random nodes `(n, d)` with the first three moments of a standard normal distribution."""
-    pairs = max(_LEAST_PAIRS, 2 * dim)
-    normal = torch.special.ndtri(even_points(pairs, dim)).to(like.device)
-    lower = torch.linalg.cholesky(normal.T @ normal / pairs)
-    normal = torch.linalg.solve_triangular(lower, normal.T, upper=False).T
-    return torch.cat((normal, -normal)).to(like.dtype)

@@ -99,21 +99,21 @@ class _SmoothCDF:
     """`F, F - 1/2, F - 1` (tail -1, 0, 1) of a mixture `(3, B, k)`; the last axis is a coarse part and a remainder."""
 
     def __init__(self, side: Tensor) -> None:
-        spread = (side[2] * 2**0.5).clamp_min_(torch.finfo(side.dtype).tiny)
-        self.parts = side[1].unsqueeze(1), spread.unsqueeze(1), _half_weights(side[0])
+        widths = (side[2] * 2**0.5).clamp_min_(torch.finfo(side.dtype).tiny)
+        self.parts = side[1].unsqueeze(1), widths.unsqueeze(1), _half_weights(side[0])
 
     def __call__(self, left: Tensor, beyond: Tensor, tail: int, row: Tensor, panel: Tensor) -> Tensor:
         one = self.parts[0].shape[0] == 1
-        means, spread, half_weights = self.parts if one else (part[row] for part in self.parts)
-        z = (left[:, None, None] - means + beyond.unsqueeze(-1)) / spread
+        means, widths, half_weights = self.parts if one else (part[row] for part in self.parts)
+        z = (left[:, None, None] - means + beyond.unsqueeze(-1)) / widths
         return z.erf_() @ half_weights if tail == 0 else -tail * (z.mul_(tail).erfc_() @ half_weights)
 
     def lower_tail(self, x: Tensor, block: int) -> Tensor:
         """Return F at `(B, n)`."""
-        means, spread, half_weights = self.parts
+        means, widths, half_weights = self.parts
         step = max(1, block // means.numel())
         return torch.cat(
-            [((means - y.unsqueeze(-1)) / spread).erfc_() @ half_weights for y in x.split(step, 1)], 1
+            [((means - y.unsqueeze(-1)) / widths).erfc_() @ half_weights for y in x.split(step, 1)], 1
         ).sum(-1)
 
 
@@ -129,7 +129,7 @@ class _StepCDF:
 
 
 def _half_weights(weights: Tensor) -> Tensor:
-    """Return half the normalised weights as a part of few bits and a small remainder, `(B, k, 2)`.
+    """Return half the normalised weights as a coarse number of few bits and a small remainder, `(B, k, 2)`.
 
     Sums of the first part are exact wherever every component is entirely below or above x, and so is the difference of
     two such sums. With plain weights, rounding would look like a difference of F and G all along a gap between

@@ -89,19 +89,19 @@ def _pairs(chain: np.ndarray) -> np.ndarray:
     variances = scales * scales
     variances += variances
     variances += _TINY  # see blocked._doubled_variance
-    spread = variances[:-1, :, None] + variances[1:, None]
-    np.sqrt(spread, spread)
+    widths = variances[:-1, :, None] + variances[1:, None]
+    np.sqrt(widths, widths)
     d = means[:-1, :, None] - means[1:, None]
-    np.divide(d, spread, e)
+    np.divide(d, widths, e)
     np.multiply(e, e, h)
     np.minimum(h, _MOST, out=h)
     np.subtract(_LOG_INV_SQRT_PI, h, h)
     np.exp(h, h)
     _erf(e.reshape(-1))
     d *= e
-    np.multiply(h, spread, a)
+    np.multiply(h, widths, a)
     a += d
-    h /= spread
+    h /= widths
     return terms
 
 

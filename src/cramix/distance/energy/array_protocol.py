@@ -94,7 +94,7 @@ def as_like(x: Array | Tensor | np.ndarray, like: Array | Tensor) -> Array:
 
 def as_tensor(x: Array | Tensor) -> Tensor:
     """Return an array as a tensor that shares its memory."""
-    return torch.as_tensor(x)
+    return x if isinstance(x, Tensor) else torch.as_tensor(x)
 
 
 def as_numpy(x: Array) -> np.ndarray:

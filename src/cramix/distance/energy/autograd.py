@@ -68,7 +68,9 @@ def energy_distance(
 
     Without `target_self_energy` the last term is left out: then p is a mixture, and q points or a constant mixture.
     """
-    batch = torch.broadcast_shapes(p.mixture.batch_shape, q.mixture.batch_shape)
+    batch = p.mixture.batch_shape
+    if batch != q.mixture.batch_shape:
+        batch = torch.broadcast_shapes(batch, q.mixture.batch_shape)
     if not batch.numel():
         parts = (x for m in (p.mixture, q.mixture) for x in (m.weights, m.means, m.covariance_kind.values))
         return torch.stack([x.sum() for x in parts]).sum().expand(batch)  # empty, but with gradients
