@@ -18,6 +18,7 @@ from cramix.mixture.base import Mixture
 from cramix.mixture.components import log_weights, whitened_log_density
 from cramix.mixture.covariance import Covariance, Full, Points
 from cramix.mixture.covariance.cholesky import cholesky
+from cramix.mixture.covariance.full import Dense
 from cramix.mixture.mode import highest_mode
 from cramix.mixture.sampling import drawn, normal_nodes, reparameterized
 from cramix.mixture.univariate import NormalMixture
@@ -207,7 +208,7 @@ class MultivariateNormalMixture(Mixture):
     def entropy(self, n_samples: int = 4096) -> Tensor:
         """Return the differential entropy `-E log f(X)`, `(*batch)`.
 
-        The mean is over quasi-random points of each component: right to rounding for one component, to about 1e-3 for
+        The mean is over quasi-random points of each component: right to rounding for one component, to some 1e-3 for
         several that overlap in a few dimensions. It is deterministic and differentiable.
 
         Args:
@@ -224,8 +225,10 @@ class MultivariateNormalMixture(Mixture):
         """Return points `(n, *batch, k, d)` that stand for each component with equal weights."""
         nodes = normal_nodes(count, self.dim, self.means)
         nodes = nodes.reshape(len(nodes), *(1,) * self.weights.ndim, self.dim)
-        roots = self.covariance_kind.roots(self.dim)
-        around = nodes * roots if self.covariance_kind.axis_aligned else (roots @ nodes.unsqueeze(-1)).squeeze(-1)
+        # Cholesky factors rather than `roots`: eigenvectors, and so the points, differ between devices.
+        if isinstance(self.covariance_kind, Dense):
+            return self.means + (self.covariance_kind.lower() @ nodes.unsqueeze(-1)).squeeze(-1)
+        around = nodes * self.covariance_kind.roots(self.dim)
         return self.means + around
 
     def project(self, directions: Tensor) -> NormalMixture:
