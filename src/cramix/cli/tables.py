@@ -161,17 +161,17 @@ def _chosen(file: str, found: Source, choice: Choice, like: Sequence[str] | None
 
 def _load(file: str, found: Source, asked: list[str], choice: Choice) -> list[np.ndarray]:
     positions = [_position(file, found.names, name) for name in asked]
-    try:
-        return found.load(positions)
-    except NotNumbers as error:
-        several = len(error.names) > 1
-        what = f"columns {', '.join(map(repr, error.names))}" if several else f"column {error.names[0]!r}"
-        where = f" of {error.names[0]!r}" if several else ""
-        at = re.sub(r"^(row \d+)", rf"\1{where}", error.found)
-        remedy = error.remedy
-        if remedy is None and choice.columns is None and choice.weights not in error.names:
-            remedy = f"Leave {'them' if several else 'it'} out with: {exclude_option(error.names)}"
-        raise Refusal(f"{file}: {what} must hold numbers; {at}.{f' {remedy}' if remedy else ''}") from None
+    columns = found.load(positions)
+    bad = {name: x for name, x in zip(asked, columns, strict=True) if isinstance(x, NotNumbers)}
+    if bad:
+        several, first = len(bad) > 1, next(iter(bad))
+        what = f"columns {', '.join(map(repr, bad))}" if several else f"column {first!r}"
+        at = re.sub(r"^(row \d+)", rf"\1 of {first!r}" if several else r"\1", bad[first].found)
+        remedy = bad[first].remedy
+        if remedy is None and choice.columns is None and choice.weights not in bad:
+            remedy = f"Leave {'them' if several else 'it'} out with: {exclude_option(list(bad))}"
+        raise Refusal(f"{file}: {what} must hold numbers; {at}.{f' {remedy}' if remedy else ''}")
+    return columns  # type: ignore[return-value]
 
 
 def _position(file: str, names: list[str], name: str) -> int:
