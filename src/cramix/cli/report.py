@@ -8,14 +8,19 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cramix.atomic import replacing
 from cramix.cli.measures import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Fact(NamedTuple):
@@ -85,6 +90,12 @@ def print_lines(kind: str, messages: Iterable[str]) -> None:
     """Print each message once, on a line of its own on standard error."""
     for message in dict.fromkeys(messages):
         print(f"{kind}: {message}", file=sys.stderr, flush=True)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a picture in the format of the file's suffix, atomically."""
+    with replacing(path) as file:
+        figure.savefig(file, format=path.suffix[1:].lower(), dpi=150)
 
 
 def facts_of_returns(returns: Sequence[float]) -> list[Fact]:

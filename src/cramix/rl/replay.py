@@ -155,7 +155,7 @@ class Replay(ReplayBuffer):
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the transitions to a file, atomically."""
-        arrays = {name: x[: self.size()] for name, x in self._arrays().items()}
+        arrays: dict[str, Any] = {name: x[: self.size()] for name, x in self._arrays().items()}
         with replacing(path) as file:
             np.savez(file, position=np.array([self.pos, int(self.full), self.buffer_size]), **arrays)
 

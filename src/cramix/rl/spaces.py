@@ -59,12 +59,12 @@ def from_json(description: dict[str, Any]) -> spaces.Space:
     if kind == "Box":
         shape, dtype = tuple(arguments["shape"]), np.dtype(arguments["dtype"])
         bounds = (np.broadcast_to(np.asarray(arguments[k], dtype), math.prod(shape)) for k in ("low", "high"))
-        return spaces.Box(*(x.reshape(shape) for x in bounds), shape, dtype.type)
-    for known in _ARGUMENTS:
-        if known.__name__ == kind:
-            return known(**arguments)
-    names = ", ".join(known.__name__ for known in (*_ARGUMENTS, spaces.Dict))
-    raise ValueError(f"kind must be {names}; got {kind}. The file is damaged.")
+        low, high = (x.reshape(shape) for x in bounds)
+        return spaces.Box(low, high, shape, dtype.type)
+    kinds = {known.__name__: known for known in _ARGUMENTS}
+    if kind not in kinds:
+        raise ValueError(f"kind must be {', '.join(kinds)} or Dict; got {kind}. The file is damaged.")
+    return kinds[kind](**arguments)
 
 
 # Which arguments make a space, by its kind.
