@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_choice, check_integer, check_number
-from cramix.estimators.ensemble import Ensemble
-from cramix.estimators.ensemble_training import STAGES, Rows, TrainingOptions, train
+from cramix.estimators.ensemble import STAGES, Ensemble, Rows, TrainingOptions, train
 from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_samples
 from cramix.estimators.progress import progress_bar
 from cramix.estimators.recalibration import recalibrate
@@ -146,10 +145,10 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
                 self.n_iter_no_change,
                 progress,
             )
-            result = train(ensemble.to(device), train_rows, options, torch.Generator().manual_seed(seed))
+            held_out, losses = train(ensemble.to(device), train_rows, options, torch.Generator().manual_seed(seed))
         self._ensemble = ensemble.freeze()
-        self._recalibration = recalibrate(ensemble, Rows(*(part.double() for part in train_rows)), result.held_out)
-        self.n_iter_, self.loss_curve_ = len(result.losses), result.losses
+        self._recalibration = recalibrate(ensemble, Rows(*(part.double() for part in train_rows)), held_out)
+        self.n_iter_, self.loss_curve_ = len(losses), losses
         return self
 
     def predict(self, X: Any) -> Any:
