@@ -1,4 +1,4 @@
-"""An ensemble: networks of one architecture, evaluated and trained together. Their mixtures combined are a prediction."""
+"""An ensemble: networks of one architecture that learn together; their mixtures combined are a prediction."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,3 +26,12 @@ def require_matplotlib() -> type[Figure]:
     except ImportError as error:
         raise ImportError("cramix.plot needs matplotlib. Install it with: pip install 'cramix[plot]'") from error
     return Figure
+
+
+def figure_and_axes(width: float, height: float, columns: int = 1) -> tuple[Figure, Any]:
+    """Return a figure of this size in inches and its axes, an array of several, without lines at the top and right."""
+    figure = require_matplotlib()(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(1, columns)
+    for one in figure.axes:
+        one.spines[["top", "right"]].set_visible(False)
+    return figure, axes
