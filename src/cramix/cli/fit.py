@@ -19,10 +19,9 @@ from cramix import io
 from cramix import plot as pictures
 from cramix.checks import check_choice
 from cramix.cli import formats, models, tables
-from cramix.cli.components import component_tables
 from cramix.cli.options import Columns, DataFile, Delimiter, DropMissing, Exclude, Json, ModelOut, Quiet, Seed
 from cramix.cli.refusal import Refusal, check_output, refusing
-from cramix.cli.report import Fact, console, print_lines, save_figure, show, working
+from cramix.cli.report import Fact, component_tables, console, print_lines, save_figure, show, working
 from cramix.fitting import METHODS, FitResult
 from cramix.mixture.coordinates import in_coordinates
 

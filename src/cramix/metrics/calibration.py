@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_integer
-from cramix.metrics.base import Metric, Mixture, read_observations
+from cramix.distance.operands import Mixture
+from cramix.metrics.scores import Metric, read_observations
 from cramix.mixture import NormalMixture
 from cramix.mixture.sampling import rosenblatt
 
