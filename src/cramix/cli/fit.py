@@ -24,9 +24,9 @@ from cramix.cli.refusal import Refusal, check_output, refusing
 from cramix.cli.report import Fact, component_tables, console, print_lines, save_figure, show, working
 from cramix.fitting import METHODS, FitResult
 from cramix.mixture.coordinates import in_coordinates
+from cramix.mixture.covariance import FAMILIES
 
 _METHOD = signature(cramix.fit).parameters["method"].default
-_COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 _MOST_COMPONENTS = 10
 
 
@@ -60,7 +60,7 @@ def fit(
     ] = None,
     covariance_type: Annotated[
         str,
-        typer.Option("--covariance-type", metavar="TYPE", help=f"{', '.join(_COVARIANCE_TYPES)}."),
+        typer.Option("--covariance-type", metavar="TYPE", help=f"{', '.join(FAMILIES)}."),
     ] = "full",
     reg_covar: Annotated[
         float | None,
@@ -92,7 +92,7 @@ def fit(
         pictures.require_matplotlib()
     with refusing():
         check_choice("--method", method, METHODS)
-        check_choice("--covariance-type", covariance_type, _COVARIANCE_TYPES)
+        check_choice("--covariance-type", covariance_type, FAMILIES)
     wanted = parse_components(k)
     if method != _METHOD and not isinstance(wanted, int):
         raise Refusal(f"--method {method} needs one number of components. Add -k, such as -k 3.")

@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from cramix.checks import check_choice, check_integer, check_number
-from cramix.loss import cramer_loss, density_l2_loss, nll_loss
+from cramix.distance.cramer.distance import cramer_squared
+from cramix.distance.density import density_l2_squared
+from cramix.distance.likelihood import negative_log_likelihood
+from cramix.loss.cross_entropy import nodes_of
 from cramix.nn.parametrization import mixture_parameters
 from cramix.rl import pretrained
 from cramix.rl.algorithm import DistributionalDQN
@@ -79,7 +82,7 @@ class CramerReturns(GaussianReturns):
     """Gaussian mixtures; the loss is `C2^2` to the target, in closed form (docs/math.md, eq. 4)."""
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
-        return cramer_loss(prediction.mixture(), target.mixture(), reduction="none")
+        return cramer_squared(prediction.mixture(), target.mixture())
 
 
 class GMDQN(DistributionalDQN):
@@ -149,7 +152,7 @@ class JensenTsallisReturns(GaussianReturns):
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
         wide = target._replace(scales=target.scales.clamp_min(self.min_scale))
-        return density_l2_loss(prediction.mixture(), wide.mixture(), reduction="none")
+        return density_l2_squared(prediction.mixture(), wide.mixture())
 
 
 class JTDQN(DistributionalDQN):
@@ -169,7 +172,7 @@ class LikelihoodReturns(GaussianReturns):
     """
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
-        return nll_loss(prediction.mixture(), target.mixture(), reduction="none")
+        return negative_log_likelihood(prediction.mixture(), *nodes_of(target.mixture()))
 
 
 class NLLDQN(DistributionalDQN):
