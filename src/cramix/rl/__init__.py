@@ -10,7 +10,6 @@ from cramix.rl.agents.ddqn import DoubleDQN
 from cramix.rl.agents.gaussian import GMDQN, JTDQN, NLLDQN
 from cramix.rl.agents.quantiles import CRDQN, FQF, QRDQN
 from cramix.rl.algorithm import DistributionalDQN
-from cramix.rl.bridge import register
 from cramix.rl.masks import MaskedActions
 from cramix.rl.risk import parse_risk
 from cramix.rl.settings import Settings
@@ -26,8 +25,6 @@ ALGORITHMS: dict[str, type[DistributionalDQN]] = {
     "nll": NLLDQN,
     "ddqn": DoubleDQN,
 }
-
-register()
 
 __all__ = [
     "ALGORITHMS",
