@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from cramix.cli import formats, text
 from cramix.cli.refusal import Refusal
+from cramix.extras import require
 
 if TYPE_CHECKING:
     import pyarrow
@@ -97,7 +98,7 @@ def _parquet(path: Path) -> Source:
 
 
 def _xlsx(path: Path) -> Source:
-    openpyxl = require_openpyxl()
+    openpyxl = require("openpyxl", "xlsx files need openpyxl. Install it with: pip install 'cramix[excel]'")
     from zipfile import BadZipFile
 
     try:
@@ -189,19 +190,6 @@ def _first_text(column: pyarrow.ChunkedArray) -> int:
     return low
 
 
-def require_pyarrow():
+def require_pyarrow() -> Any:
     """Return pyarrow, or raise an ImportError that says how to install it."""
-    try:
-        import pyarrow
-    except ImportError:
-        raise ImportError("csv and parquet files need pyarrow. Install it with: pip install 'cramix[io]'") from None
-    return pyarrow
-
-
-def require_openpyxl():
-    """Return openpyxl, or raise an ImportError that says how to install it."""
-    try:
-        import openpyxl
-    except ImportError:
-        raise ImportError("xlsx files need openpyxl. Install it with: pip install 'cramix[excel]'") from None
-    return openpyxl
+    return require("pyarrow", "csv and parquet files need pyarrow. Install it with: pip install 'cramix[io]'")
