@@ -41,7 +41,6 @@ def play(
         _check_film(out)
     if picture is not None:
         check_output(picture, formats.PICTURES)
-    from cramix.rl import episode as rendered
     from cramix.rl import evaluation, parse_risk
     from cramix.rl.folder import slug
 
@@ -59,7 +58,7 @@ def play(
         require_matplotlib()
         try:
             with agents.environment_errors(env):
-                scene = rendered.make_visible(env)
+                scene = evaluation.make_visible(env)
         except ValueError as error:
             raise Refusal(f"{error} Use: --no-film") from None
     first = None
@@ -67,7 +66,7 @@ def play(
         returns = evaluation.evaluate(model, env, episodes, seed=seed, risk=risk)
         if scene is not None:
             status("drawing the first episode")
-            first = rendered.play(model, scene, seed=seed, risk=risk)
+            first = evaluation.play(model, scene, seed=seed, risk=risk)
             level = _level(risk or model.settings.risk)
             if out is not None:
                 write_video(out, film(first.moments, first.names, level=level), first.rate)
