@@ -135,7 +135,7 @@ def _chosen(file: str, found: Source, choice: Choice, like: Sequence[str] | None
     names, exclude = found.names, choice.exclude or []
     for name in exclude:
         _position(file, names, name)
-    rest = [name for name in names if name != choice.weights and name not in exclude]
+    chosen = [name for name in names if name != choice.weights and name not in exclude]
     if choice.columns is not None:
         chosen = [name for name in choice.columns if name not in exclude]
         if twice := next((name for name in chosen if chosen.count(name) > 1), None):
@@ -144,15 +144,12 @@ def _chosen(file: str, found: Source, choice: Choice, like: Sequence[str] | None
         chosen = list(like)
     elif like is not None and strict:
         unnamed = not found.named or tuple(like) == formats.default_names(len(like))
-        if not unnamed or len(rest) != len(like):
+        if not unnamed or len(chosen) != len(like):
             missing = [name for name in like if name not in names] or list(like)
             raise Refusal(
                 f"{file} must have the {len(like)} columns of the model; it lacks {_listed(missing)}. "
                 f"It has: {_listed(names)}. Choose as many with --columns, in the model's order."
             )
-        chosen = rest
-    else:
-        chosen = rest
     if not any(chosen):
         without = " besides the weights" if choice.weights else ""
         raise Refusal(f"{file} must have a column of numbers{without}; it has: {_listed(names)}.")
