@@ -19,8 +19,8 @@ from tests.rl.known import GAMMA, every_return, learn  # noqa: E402
 from cramix import NormalMixture, cramer_distance  # noqa: E402
 from cramix.rl import DistributionalDQN  # noqa: E402
 from cramix.rl.agents.c51 import CategoricalReturns  # noqa: E402
-from cramix.rl.bridge import Bridge  # noqa: E402
 from cramix.rl.returns import Parts  # noqa: E402
+from experiments.bridge import Bridge  # noqa: E402
 
 ALGOS = {
     "gmdqn": "GMDQN, 3 Gaussians",

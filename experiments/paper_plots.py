@@ -11,8 +11,7 @@ from torch import Tensor
 
 from cramix.mixture import MultivariateNormalMixture
 from cramix.plot.figure import COLOURS, require_matplotlib
-from cramix.plot.panels import panels
-from cramix.plot.plane import draw_components, draw_points
+from cramix.plot.plane import draw_components, draw_points, panels
 from cramix.plot.view import Data
 from experiments.paper import INIT, OURS, PAPER, Run
 

@@ -17,7 +17,7 @@ from scipy import integrate, stats
 from cramix import NormalMixture
 from cramix.plot import episode_panels, film, return_distributions, write_video
 from cramix.plot.figure import COMPONENTS, DENSITY
-from cramix.rl.episode import Moment
+from cramix.rl.evaluation import Moment
 from tests.refusals import refuses
 
 D = torch.float64

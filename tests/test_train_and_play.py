@@ -21,8 +21,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from cramix.cli.app import app
-from cramix.cli.changes import changes
 from cramix.cli.refusal import Refusal
+from cramix.cli.train import changes
 from cramix.rl import ALGORITHMS, GMDQN, pretrained
 from cramix.rl.evaluation import evaluate
 

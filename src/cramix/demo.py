@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from cramix.data import parallel_groups, ring_line_square
 from cramix.distance.sliced import sliced_cramer_distance
@@ -19,8 +20,7 @@ from cramix.fitting import METHODS, FitResult, fit
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.coordinates import in_coordinates
 from cramix.plot.figure import require_matplotlib
-from cramix.plot.panels import draw_panels
-from cramix.plot.plane import draw_components, draw_points
+from cramix.plot.plane import draw_components, draw_panels, draw_points, frame_points
 from cramix.plot.view import Data
 
 if TYPE_CHECKING:
@@ -137,8 +137,7 @@ def adjusted_rand_index(a: Tensor, b: Tensor) -> float:
     def pairs(counts: Tensor) -> float:
         return (counts * (counts - 1)).sum().item() / 2
 
-    table = torch.zeros(int(a.max()) + 1, int(b.max()) + 1, dtype=torch.float64)
-    table.index_put_((a, b), torch.ones(len(a), dtype=torch.float64), accumulate=True)
+    table = one_hot(a).T @ one_hot(b)
     together, in_a, in_b = pairs(table), pairs(table.sum(1)), pairs(table.sum(0))
     expected = in_a * in_b / (len(a) * (len(a) - 1) / 2)
     return (together - expected) / (0.5 * (in_a + in_b) - expected)
@@ -175,9 +174,7 @@ def _draw_groups(figure: SubFigure, recoveries: list[Recovery]) -> None:
             parts = (p.weights[order], means[order], covariances[order])
             draw_components(axes, MultivariateNormalMixture(*parts, validate_args=False))
         draw_points(axes, data, 0, 1)
-        low, high = data.x.min(0), data.x.max(0)
-        (left, bottom), (right, top) = low - 0.08 * (high - low), high + 0.08 * (high - low)
-        axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[])
+        frame_points(axes, data)
 
 
 def _draw_shapes(figure: SubFigure, contest: Contest) -> None:
@@ -198,6 +195,5 @@ def _discriminant_plane(x: Tensor, group: Tensor) -> Tensor:
 
 def _matching(group: Tensor, labels: Tensor) -> np.ndarray:
     """The component that stands for each group, by the most points in common."""
-    table = torch.zeros(_GROUPS, _GROUPS)
-    table.index_put_((group, labels), torch.ones(len(group)), accumulate=True)
-    return np.array(max(permutations(range(_GROUPS)), key=lambda order: sum(table[g, i] for g, i in enumerate(order))))
+    table = one_hot(group, _GROUPS).T @ one_hot(labels, _GROUPS)
+    return np.array(max(permutations(range(_GROUPS)), key=lambda order: table[range(_GROUPS), order].sum()))

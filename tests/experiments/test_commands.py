@@ -51,11 +51,11 @@ def test_the_comparison_is_told_drawn_and_not_run_twice(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_name_with_a_stroke_makes_no_folder_of_pictures(tmp_path: Path) -> None:
-    arguments = ["--out", str(tmp_path), "--env", "cramix/Bridge-v0", "--steps", "60"]
+    arguments = ["--out", str(tmp_path), "--env", "experiments.bridge:cramix/Bridge-v0", "--steps", "60"]
     options = ["--algo", "gmdqn", "--seeds", "1", "--episodes", "2", "--workers", "1"]
     found = CliRunner().invoke(lunarlander.app, [*arguments, *options])
     assert found.exit_code == 0, found.stderr
-    assert (tmp_path / "cramix-Bridge-v0.png").exists()
+    assert (tmp_path / "experiments.bridge-cramix-Bridge-v0.png").exists()
 
 
 def test_unknown_algorithms_and_games_are_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from cramix import NormalMixture
 from cramix.rl import ALGORITHMS, DistributionalDQN
-from cramix.rl.bridge import NAME, Bridge
+from experiments.bridge import NAME, Bridge
 
 GAMMA = 0.9
 SETTINGS = {

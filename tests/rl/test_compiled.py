@@ -18,7 +18,7 @@ from tests.rl.learners import batch, learner
 GRADIENTS = """
 import torch
 from torch.func import grad
-from cramix.rl.agents.jt import JensenTsallisReturns
+from cramix.rl.agents.gaussian import JensenTsallisReturns
 from cramix.rl.returns import Parts
 
 torch.set_num_threads(2)

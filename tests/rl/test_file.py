@@ -11,7 +11,7 @@ import torch
 from stable_baselines3.common.torch_layers import FlattenExtractor
 
 from cramix.rl import ALGORITHMS, GMDQN, QRDQN
-from cramix.rl.agents.gmdqn import CramerReturns
+from cramix.rl.agents.gaussian import CramerReturns
 from cramix.rl.file import describe
 from cramix.rl.policy import MlpPolicy
 from tests.refusals import refuses

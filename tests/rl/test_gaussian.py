@@ -8,9 +8,7 @@ import scipy.integrate
 import scipy.stats
 import torch
 
-from cramix.rl.agents.gmdqn import GMDQN, CramerReturns
-from cramix.rl.agents.jt import JensenTsallisReturns
-from cramix.rl.agents.nll import LikelihoodReturns
+from cramix.rl.agents.gaussian import GMDQN, CramerReturns, JensenTsallisReturns, LikelihoodReturns
 from cramix.rl.returns import Parts
 
 HEADS = [CramerReturns, JensenTsallisReturns, LikelihoodReturns]

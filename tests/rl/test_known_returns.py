@@ -18,8 +18,8 @@ from gymnasium.utils.env_checker import check_env
 import cramix
 from cramix import NormalMixture
 from cramix.rl import DistributionalDQN
-from cramix.rl.bridge import NAME, Bridge
 from cramix.rl.evaluation import evaluate
+from experiments.bridge import NAME, Bridge
 from tests.rl.known import GAMMA, every_return, learn
 
 FORK, BRIDGE = 0, 1

@@ -11,8 +11,7 @@ import torch
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from cramix.rl import ALGORITHMS, C51, GMDQN, pretrained
-from cramix.rl.episode import action_names, make_visible, play
-from cramix.rl.evaluation import evaluate
+from cramix.rl.evaluation import action_names, evaluate, make_visible, play
 from tests.refusals import refuses
 
 SMALL = {"seed": 0, "learning_starts": 50, "policy_kwargs": {"net_arch": [32]}, "device": "cpu"}
@@ -98,7 +97,7 @@ def test_an_episode_is_played_by_another_risk(model: GMDQN) -> None:
 
 
 def test_long_episodes_are_thinned(model: GMDQN, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cramix.rl.episode._MAX_FRAMES", 2)
+    monkeypatch.setattr("cramix.rl.evaluation._MAX_FRAMES", 2)
     whole = play(model, make_visible("CartPole-v1")).moments
     assert whole[-1].step > 6
     assert len(whole) <= 4

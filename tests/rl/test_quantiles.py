@@ -10,9 +10,7 @@ import torch
 from sb3_contrib.common.utils import quantile_huber_loss
 
 from cramix import NormalMixture, cramer_loss
-from cramix.rl.agents.crdqn import CramerQuantileReturns
-from cramix.rl.agents.fqf import FractionReturns
-from cramix.rl.agents.quantiles import QuantileReturns, quantile_huber
+from cramix.rl.agents.quantiles import CramerQuantileReturns, FractionReturns, QuantileReturns, quantile_huber
 from cramix.rl.returns import Parts
 
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from cramix.rl import training
-from cramix.rl.episode import make_visible
-from cramix.rl.evaluation import evaluate
+from cramix.rl.evaluation import evaluate, make_visible
 from cramix.rl.training import Run, train
 from tests.refusals import refuses
 from tests.rl.killing import Killed, kill_at

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cramix.checks import check_choice
 from cramix.cli.refusal import Refusal, refusing
@@ -14,23 +14,14 @@ if TYPE_CHECKING:
     from cramix.rl import DistributionalDQN
 
 
-class Agent(NamedTuple):
-    """A model, the environment it was trained in, and the number of steps it was trained for."""
-
-    model: DistributionalDQN
-    env: str
-    steps: int
-
-
-def read(name: str) -> Agent:
-    """Return the agent of a folder of `cramix train`, or a pretrained agent; a `Refusal` if it is neither."""
+def read(name: str) -> tuple[DistributionalDQN, str]:
+    """Return the agent of a folder of `cramix train`, or a pretrained one, and the environment it was trained in."""
     from cramix.rl import ALGORITHMS, GMDQN, pretrained
     from cramix.rl.folder import read_json
 
     folder = Path(name)
     if name in pretrained.names() and not folder.is_dir():
-        pretrained_agent = GMDQN.from_pretrained(name)
-        return Agent(pretrained_agent, name, pretrained_agent.num_timesteps)
+        return GMDQN.from_pretrained(name), name
     if not folder.is_dir():
         known = ", ".join(pretrained.names()) or "none yet"
         raise Refusal(f"{name} is neither a folder nor a pretrained agent. Pretrained agents: {known}.")
@@ -41,8 +32,7 @@ def read(name: str) -> Agent:
         check_choice("algo", run["algo"], ALGORITHMS)
         if not (folder / "model.zip").exists():
             raise Refusal(f"{name} has no checkpoint yet; the first is written at step {run['interval']}.")
-        model = ALGORITHMS[run["algo"]].load(folder / "model.zip")
-    return Agent(model, run["env"], model.num_timesteps)
+        return ALGORITHMS[run["algo"]].load(folder / "model.zip"), run["env"]
 
 
 @contextmanager

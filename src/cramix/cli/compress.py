@@ -11,10 +11,9 @@ import typer
 
 import cramix
 from cramix.cli import formats, measures, models
-from cramix.cli.components import component_tables
 from cramix.cli.options import Json, ModelFile, ModelOut
 from cramix.cli.refusal import Refusal, check_output, refusing
-from cramix.cli.report import Fact, console, show, working
+from cramix.cli.report import Fact, component_tables, console, show, working
 from cramix.mixture.coordinates import in_coordinates
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import typer
@@ -17,13 +17,12 @@ from rich.table import Table
 import cramix
 from cramix import io
 from cramix import plot as pictures
-from cramix.atomic import replacing
+from cramix.checks import check_choice
 from cramix.cli import formats, models, tables
-from cramix.cli.components import component_tables
 from cramix.cli.options import Columns, DataFile, Delimiter, DropMissing, Exclude, Json, ModelOut, Quiet, Seed
 from cramix.cli.refusal import Refusal, check_output, refusing
-from cramix.cli.report import Fact, console, print_lines, show, working
-from cramix.fitting import METHODS, FitResult, Step
+from cramix.cli.report import Fact, component_tables, console, print_lines, save_figure, show, working
+from cramix.fitting import METHODS, FitResult
 from cramix.mixture.coordinates import in_coordinates
 from cramix.mixture.covariance import FAMILIES
 
@@ -37,46 +36,6 @@ class _Fitted(NamedTuple):
     result: FitResult
     considered: Mapping[int, FitResult]
     seconds: float
-
-
-class _Problem(NamedTuple):
-    """What to fit, and how."""
-
-    table: tables.Table
-    covariance_type: str
-    method: str
-    reg_covar: float | None
-    seed: int
-
-    def fit(self, n_components: int, progress: Callable[[Step], None]) -> FitResult:
-        return cramix.fit(
-            self.table.rows,
-            n_components,
-            method=self.method,
-            generator=self._generator,
-            progress=progress,
-            **self._words,
-        )
-
-    def select(self, n_components: range, progress: Callable[[Step], None]) -> Mapping[int, FitResult]:
-        generator = self._generator
-        choice = cramix.select(
-            self.table.rows, n_components, folds=0, generator=generator, progress=progress, **self._words
-        )
-        return choice.results
-
-    @property
-    def _words(self) -> dict:
-        """The arguments of the library that `fit` and `select` share."""
-        return {
-            "covariance_type": self.covariance_type,
-            "sample_weight": self.table.weights,
-            "reg_covar": self.reg_covar,
-        }
-
-    @property
-    def _generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self.seed)
 
 
 def fit(
@@ -131,8 +90,9 @@ def fit(
     if plot is not None:
         check_output(plot, formats.PICTURES)
         pictures.require_matplotlib()
-    _check_choice("--method", method, METHODS)
-    _check_choice("--covariance-type", covariance_type, FAMILIES)
+    with refusing():
+        check_choice("--method", method, METHODS)
+        check_choice("--covariance-type", covariance_type, FAMILIES)
     wanted = parse_components(k)
     if method != _METHOD and not isinstance(wanted, int):
         raise Refusal(f"--method {method} needs one number of components. Add -k, such as -k 3.")
@@ -145,16 +105,26 @@ def fit(
     )
     table = tables.read(data, choice)
     print_lines("note", table.notes)
-    fitted = _fitted(_Problem(table, covariance_type, method, reg_covar, seed), wanted, formats.input_name(data), quiet)
+    n, d = table.rows.shape
+    wanted = _numbers(wanted, n, d, formats.input_name(data))
+    with working(f"Fitting {_in_words(wanted)} components to {n} rows", quiet=quiet) as update, refusing():
+        fitted = _fitted(
+            wanted,
+            method,
+            seed,
+            X=table.rows,
+            sample_weight=table.weights,
+            covariance_type=covariance_type,
+            reg_covar=reg_covar,
+            progress=lambda step: update(f"{step.name}, {step.n_components} components"),
+        )
     result = fitted.result
     mixture = in_coordinates(result.mixture.sort("weights", descending=True))
     if out is not None:
         cramix.save(mixture.marginal(0) if mixture.dim == 1 else mixture, out, names=table.names)
     if plot is not None:
         figure = pictures.mixture_and_points(mixture, table.rows, weights=table.weights, names=table.names)
-        with replacing(plot) as file:
-            figure.savefig(file, format=plot.suffix[1:].lower(), dpi=150)
-    n, d = table.rows.shape
+        save_figure(figure, plot)
     facts = [
         Fact("data", "data", formats.input_name(data)),
         Fact("n_rows", "rows", n),
@@ -192,35 +162,43 @@ def parse_components(text: str | None) -> int | range | None:
     return range(low, high + 1) if match and match[2] else low
 
 
-def _fitted(problem: _Problem, wanted: int | range | None, file: str, quiet: bool) -> _Fitted:
-    n, d = problem.table.rows.shape
+def _numbers(wanted: int | range | None, n: int, d: int, file: str) -> int | range:
+    """Return the numbers of components to fit to n rows of d columns."""
     if n < 2:
         raise Refusal(f"{file} must have at least 2 rows; it has {n}.")
     most = wanted if isinstance(wanted, int) else wanted[-1] if wanted else 1
     if most > n:
         raise Refusal(f"-k must be at most the {n} rows of {file}; got {most}.")
-    if wanted is None:  # with enough rows for a full covariance in each component
-        wanted = range(1, max(1, min(_MOST_COMPONENTS, n // (d + 1))) + 1)
-    numbers = f"{wanted}" if isinstance(wanted, int) else f"{wanted[0]} to {wanted[-1]}"
+    # By default with enough rows for a full covariance in each component.
+    return wanted or range(1, max(1, min(_MOST_COMPONENTS, n // (d + 1))) + 1)
+
+
+def _fitted(wanted: int | range, method: str, seed: int, **problem: Any) -> _Fitted:
+    """Fit a number of components, or several and choose; the problem is what `fit` and `select` both take."""
+
+    def generator() -> torch.Generator:
+        return torch.Generator().manual_seed(seed)
+
     began = time.perf_counter()
-    with working(f"Fitting {numbers} components to {n} rows", quiet=quiet) as update, refusing():
+    if isinstance(wanted, int):
+        result = cramix.fit(n_components=wanted, method=method, generator=generator(), **problem)
+        return _Fitted(result, {}, time.perf_counter() - began)
+    # The likelihood of a collapsed component has no upper bound. `fit` avoids such components where it can, and
+    # what collapses even then is not chosen.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about fits that may not be chosen
+        considered = dict(cramix.select(n_components=wanted, folds=0, generator=generator(), **problem).results)
+        for k in [k for k, result in considered.items() if result.collapsed]:
+            considered[k] = cramix.fit(n_components=k, method=method, generator=generator(), **problem)
+    sound = {k: result for k, result in considered.items() if not result.collapsed} or considered
+    best = considered[min(sound, key=lambda k: sound[k].bic)]
+    for warning in best.warnings:
+        warnings.warn(warning, cramix.ConvergenceWarning, stacklevel=1)
+    return _Fitted(best, considered, time.perf_counter() - began)
 
-        def progress(step: Step) -> None:
-            update(f"{step.name}, {step.n_components} components")
 
-        if isinstance(wanted, int):
-            return _Fitted(problem.fit(wanted, progress), {}, time.perf_counter() - began)
-        # The likelihood of a collapsed component has no upper bound. `fit` avoids such components where it can, and
-        # what collapses even then is not chosen.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about fits that may not be chosen
-            selected = problem.select(wanted, progress)
-            considered = {k: problem.fit(k, progress) if r.collapsed else r for k, r in selected.items()}
-        sound = {k: result for k, result in considered.items() if not result.collapsed} or considered
-        best = considered[min(sound, key=lambda k: sound[k].bic)]
-        for warning in best.warnings:
-            warnings.warn(warning, cramix.ConvergenceWarning, stacklevel=1)
-        return _Fitted(best, considered, time.perf_counter() - began)
+def _in_words(numbers: int | range) -> str:
+    return f"{numbers}" if isinstance(numbers, int) else f"{numbers[0]} to {numbers[-1]}"
 
 
 def _why(fitted: _Fitted) -> str | None:
@@ -252,9 +230,3 @@ def _bic_table(fitted: _Fitted) -> list[Table]:
         note = ", ".join(filter(None, ("chosen" if k == chosen else "", collapsed)))
         table.add_row(str(k), f"{result.log_likelihood:.4f}", f"{result.bic:.1f}", f"{difference:+.1f}", note)
     return [table]
-
-
-def _check_choice(option: str, value: str, choices: object) -> None:
-    names = list(choices)  # type: ignore[call-overload]
-    if value not in names:
-        raise Refusal(f"{option} must be one of {', '.join(names)}; got {value!r}.")

@@ -9,14 +9,11 @@ from typing import Annotated
 import torch
 import typer
 
-from cramix.atomic import replacing
-from cramix.cli import agents
+from cramix.cli import agents, formats
 from cramix.cli.options import Json, Risk, Seed
 from cramix.cli.refusal import Refusal, check_output, refusing
-from cramix.cli.report import Fact, facts_of_returns, show, working
+from cramix.cli.report import Fact, facts_of_returns, save_figure, show, working
 from cramix.plot import episode_panels, film, require_matplotlib, video, write_video
-
-_PICTURES = (".png", ".pdf", ".svg")
 
 
 def play(
@@ -43,8 +40,7 @@ def play(
     if out is not None:
         _check_film(out)
     if picture is not None:
-        check_output(picture, _PICTURES)
-    from cramix.rl import episode as rendered
+        check_output(picture, formats.PICTURES)
     from cramix.rl import evaluation, parse_risk
     from cramix.rl.folder import slug
 
@@ -53,7 +49,7 @@ def play(
     if risk is not None:
         with refusing():
             parse_risk(risk)
-    model, env, steps = agents.read(agent)
+    model, env = agents.read(agent)
     if out is None and not no_film:
         out = Path(f"{slug(env)}.gif")
         _check_film(out)
@@ -62,7 +58,7 @@ def play(
         require_matplotlib()
         try:
             with agents.environment_errors(env):
-                scene = rendered.make_visible(env)
+                scene = evaluation.make_visible(env)
         except ValueError as error:
             raise Refusal(f"{error} Use: --no-film") from None
     first = None
@@ -70,20 +66,18 @@ def play(
         returns = evaluation.evaluate(model, env, episodes, seed=seed, risk=risk)
         if scene is not None:
             status("drawing the first episode")
-            first = rendered.play(model, scene, seed=seed, risk=risk)
+            first = evaluation.play(model, scene, seed=seed, risk=risk)
             level = _level(risk or model.settings.risk)
             if out is not None:
                 write_video(out, film(first.moments, first.names, level=level), first.rate)
             if picture is not None:
-                figure = episode_panels(first.moments, first.names, level=level)
-                with replacing(picture) as file:
-                    figure.savefig(file, format=picture.suffix[1:].lower(), dpi=150)
+                save_figure(episode_panels(first.moments, first.names, level=level), picture)
     film_text = None if first is None else f"{out} (return {first.score:.2f}, {first.moments[-1].step} steps)"
     facts = [
         Fact("agent", "agent", agent),
         Fact("env", "environment", env),
         Fact("algorithm", "algorithm", type(model).__name__),
-        Fact("steps", "trained for", steps, f"{steps} steps"),
+        Fact("steps", "trained for", model.num_timesteps, f"{model.num_timesteps} steps"),
         Fact("risk", "risk measure", risk or str(model.settings.risk)),
         Fact("seed", "seed", seed),
         Fact("episodes", "episodes", episodes),

@@ -10,7 +10,7 @@ import typer
 
 from cramix.cli import formats, measures, models, tables, writers
 from cramix.cli.options import Columns, DataFile, Delimiter, DropMissing, Json, ModelFile, Quiet
-from cramix.cli.refusal import Refusal, check_output, refusing
+from cramix.cli.refusal import Refusal, refusing
 from cramix.cli.report import Fact, print_lines, show, working
 from cramix.distance.likelihood import log_density
 
@@ -41,10 +41,7 @@ def predict(
     """
     if not 0 < outliers < 1:
         raise Refusal(f"--outliers must be a fraction between 0 and 1; got {outliers:g}.")
-    if out == formats.STANDARD and json:
-        raise Refusal("--json and --out - would both print to standard output. Write the rows to a file with --out.")
-    if out != formats.STANDARD:
-        check_output(out, formats.DATA_OUT)
+    writers.check_rows_output(out, as_json=json)
     source = models.read(model)
     mixture = source.in_coordinates
     if not measures.has_density(mixture):

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from cramix.cli import formats, text
 from cramix.cli.refusal import Refusal
+from cramix.extras import require
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+class NotNumbers(NamedTuple):
+    """What a column without numbers holds, and a remedy if its values suggest one."""
+
+    found: str
+    remedy: str | None = None
 
 
 class Source(NamedTuple):
@@ -22,31 +29,15 @@ class Source(NamedTuple):
 
     Attributes:
         names: of the columns; x1, x2, ... where the file has none.
-        load: reads columns by their positions, as float64 with NaN for missing; raises `NotNumbers`.
+        load: reads columns by their positions, as float64 with NaN for missing.
         named: whether the names are those of the file.
         notes: what the user should know about how the file was read.
     """
 
     names: list[str]
-    load: Callable[[list[int]], list[np.ndarray]]
+    load: Callable[[list[int]], list[np.ndarray | NotNumbers]]
     named: bool = True
     notes: tuple[str, ...] = ()
-
-
-class NotNumbers(Exception):
-    """Columns that do not hold numbers, what the first of them holds, and a remedy if its values suggest one."""
-
-    def __init__(self, names: list[str], found: str, remedy: str | None) -> None:
-        super().__init__(names, found, remedy)
-        self.names, self.found, self.remedy = names, found, remedy
-
-
-class _BadColumn(Exception):
-    """One column that does not hold numbers."""
-
-    def __init__(self, found: str, remedy: str | None = None) -> None:
-        super().__init__(found)
-        self.found, self.remedy = found, remedy
 
 
 def source(path: Path, delimiter: str | None = None) -> Source:
@@ -61,7 +52,7 @@ def _text(path: Path, delimiter: str | None) -> Source:
     file = text.TextFile.open(path)
     found = text.layout(file, delimiter)
 
-    def load(columns: list[int]) -> list[np.ndarray]:
+    def load(columns: list[int]) -> list[np.ndarray | NotNumbers]:
         try:
             table = text.read(file, found, columns, arrow.float64())
         except arrow.ArrowInvalid:
@@ -70,10 +61,7 @@ def _text(path: Path, delimiter: str | None) -> Source:
                 table = text.read(file, found, columns, arrow.string())
             except arrow.ArrowInvalid as error:
                 raise Refusal(f"{file.name} cannot be read: {error}") from None
-        single = len(found.names) == 1
-        return _converted(
-            (found.names[i], partial(_floats, column, single)) for i, column in zip(columns, table.columns, strict=True)
-        )
+        return [_floats(column, single=len(found.names) == 1) for column in table.columns]
 
     return Source(found.names, load, found.named)
 
@@ -102,15 +90,15 @@ def _parquet(path: Path) -> Source:
     # pandas stores its row index as a column.
     names = [name for name in file.schema_arrow.names if not re.fullmatch(r"__index_level_\d+__", name)]
 
-    def load(columns: list[int]) -> list[np.ndarray]:
+    def load(columns: list[int]) -> list[np.ndarray | NotNumbers]:
         table = file.read([names[i] for i in columns])
-        return _converted((names[i], partial(_floats, table.column(names[i]))) for i in columns)
+        return [_floats(table.column(names[i])) for i in columns]
 
     return Source(names, load)
 
 
 def _xlsx(path: Path) -> Source:
-    openpyxl = require_openpyxl()
+    openpyxl = require("openpyxl", "xlsx files need openpyxl. Install it with: pip install 'cramix[excel]'")
     from zipfile import BadZipFile
 
     try:
@@ -126,29 +114,13 @@ def _xlsx(path: Path) -> Source:
     header = [*rows[0], *[None] * (len(defaults) - len(rows[0]))] if named else defaults
     names = [default if cell is None else str(cell) for cell, default in zip(header, defaults, strict=True)]
     body = rows[1:] if named else rows
-    notes = (f"{path} has {len(book.sheetnames)} sheets; only the first, {sheet.title!r}, is read.",)
+    ignored = f"{path} has {len(book.sheetnames)} sheets; only the first, {sheet.title!r}, is read."
+    notes = (ignored,) if len(book.sheetnames) > 1 else ()
 
-    def load(columns: list[int]) -> list[np.ndarray]:
-        return _converted((names[i], partial(_cells, body, i)) for i in columns)
-
-    return Source(names, load, named, notes if len(book.sheetnames) > 1 else ())
+    return Source(names, lambda columns: [_cells(body, i) for i in columns], named, notes)
 
 
-def _converted(columns: Iterable[tuple[str, Callable[[], np.ndarray]]]) -> list[np.ndarray]:
-    """Convert all columns, or raise `NotNumbers` with the names of all that do not hold numbers."""
-    arrays, bad = [], dict[str, _BadColumn]()
-    for name, convert in columns:
-        try:
-            arrays.append(convert())
-        except _BadColumn as error:
-            bad[name] = error
-    if bad:
-        first = next(iter(bad.values()))
-        raise NotNumbers(list(bad), first.found, first.remedy)
-    return arrays
-
-
-def _floats(column: pyarrow.ChunkedArray, single: bool = False) -> np.ndarray:
+def _floats(column: pyarrow.ChunkedArray, single: bool = False) -> np.ndarray | NotNumbers:
     """Convert a column of a table, perhaps its single one, to float64; strings of numbers count as numbers."""
     from pyarrow import ArrowInvalid, compute, float64, types
 
@@ -160,27 +132,24 @@ def _floats(column: pyarrow.ChunkedArray, single: bool = False) -> np.ndarray:
         except ArrowInvalid:
             row = _first_text(trimmed)
             value = column[row].as_py()
-            raise _BadColumn(f"row {row + 1} is {value!r}", _remedy(value.strip(), single)) from None
+            return NotNumbers(f"row {row + 1} is {value!r}", _remedy(value.strip(), single))
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)):
-        raise _BadColumn(f"it holds {kind}")
+        return NotNumbers(f"it holds {kind}")
     return compute.cast(column, float64(), safe=False).to_numpy()
 
 
-def _cells(rows: list[tuple], column: int) -> np.ndarray:
+def _cells(rows: list[tuple], column: int) -> np.ndarray | NotNumbers:
     """Convert the cells of a worksheet's column; strings of numbers count as numbers."""
     result = np.full(len(rows), np.nan)
     for row, cells in enumerate(rows):
         value = cells[column] if column < len(cells) else None
         if value is None or value == "":
             continue
-        if _is_real(value):
-            result[row] = float(value)
-            continue
         try:
-            result[row] = float(value if isinstance(value, str) else "not a number")
+            result[row] = float(value if _is_real(value) or isinstance(value, str) else "not a number")
         except ValueError:
             shown = repr(value) if isinstance(value, str) else str(value)
-            raise _BadColumn(f"row {row + 1} is {shown}", _remedy(str(value), False)) from None
+            return NotNumbers(f"row {row + 1} is {shown}", _remedy(str(value), False))
     return result
 
 
@@ -221,19 +190,6 @@ def _first_text(column: pyarrow.ChunkedArray) -> int:
     return low
 
 
-def require_pyarrow():
+def require_pyarrow() -> Any:
     """Return pyarrow, or raise an ImportError that says how to install it."""
-    try:
-        import pyarrow
-    except ImportError:
-        raise ImportError("csv and parquet files need pyarrow. Install it with: pip install 'cramix[io]'") from None
-    return pyarrow
-
-
-def require_openpyxl():
-    """Return openpyxl, or raise an ImportError that says how to install it."""
-    try:
-        import openpyxl
-    except ImportError:
-        raise ImportError("xlsx files need openpyxl. Install it with: pip install 'cramix[excel]'") from None
-    return openpyxl
+    return require("pyarrow", "csv and parquet files need pyarrow. Install it with: pip install 'cramix[io]'")

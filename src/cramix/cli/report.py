@@ -8,14 +8,24 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from cramix.atomic import replacing
 from cramix.cli.measures import Estimate
+from cramix.mixture import MultivariateNormalMixture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+# Shown to people; JSON has all of them.
+_MOST_COMPONENTS, _MOST_COLUMNS = 20, 60
 
 
 class Fact(NamedTuple):
@@ -87,6 +97,12 @@ def print_lines(kind: str, messages: Iterable[str]) -> None:
         print(f"{kind}: {message}", file=sys.stderr, flush=True)
 
 
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a picture in the format of the file's suffix, atomically."""
+    with replacing(path) as file:
+        figure.savefig(file, format=path.suffix[1:].lower(), dpi=150)
+
+
 def facts_of_returns(returns: Sequence[float]) -> list[Fact]:
     """Summarise the returns of episodes."""
     low, middle, high = np.quantile(returns, [0.25, 0.5, 0.75]).tolist()
@@ -98,6 +114,42 @@ def facts_of_returns(returns: Sequence[float]) -> list[Fact]:
         Fact("quartiles", "quartiles", [low, middle, high], f"{low:.2f}, {middle:.2f}, {high:.2f}"),
         Fact("returns", None, list(returns)),
     ]
+
+
+def component_tables(mixture: MultivariateNormalMixture, names: tuple[str, ...], width: int) -> list[Table | str]:
+    """Return tables at most `width` characters wide: a component in each row, some of the columns in each table."""
+    count = min(mixture.n_components, _MOST_COMPONENTS)
+    weights, means = mixture.weights[:count].tolist(), mixture.means[:count].tolist()
+    scales = mixture.covariances[:count].diagonal(dim1=-2, dim2=-1).sqrt().tolist()
+    cells = [[f"{m:.4g} ± {s:.3g}" for m, s in zip(*row, strict=True)] for row in zip(means, scales, strict=True)]
+    shown = names[:_MOST_COLUMNS]
+    tables = []
+    for block in _blocks([max(len(name), *(len(row[i]) for row in cells)) for i, name in enumerate(shown)], width):
+        table = Table("", "weight", *(shown[i] for i in block))
+        for number, (weight, row) in enumerate(zip(weights, cells, strict=True)):
+            table.add_row(str(number), f"{weight:.4f}", *(row[i] for i in block))
+        tables.append(table)
+    tables[0].title = "Components: mean ± standard deviation"
+    tables[0].title_justify = "left"
+    hidden = []
+    if mixture.n_components > count:
+        hidden.append(counted(mixture.n_components - count, "lighter component"))
+    if len(names) > len(shown):
+        hidden.append(counted(len(names) - len(shown), "more column"))
+    return [*tables, f"and {' and '.join(hidden)}; --json shows all"] if hidden else [*tables]
+
+
+def _blocks(widths: list[int], width: int) -> Iterator[list[int]]:
+    """Distribute columns over tables that have a number and a weight in front."""
+    room = first = width - len("│ 00 ┃ weight │")
+    block: list[int] = []
+    for i, needed in enumerate(widths):
+        if block and needed + 3 > room:
+            yield block
+            block, room = [], first
+        block.append(i)
+        room -= needed + 3
+    yield block
 
 
 def counted(count: int, noun: str) -> str:

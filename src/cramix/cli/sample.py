@@ -10,7 +10,6 @@ import typer
 
 from cramix.cli import formats, models, writers
 from cramix.cli.options import Json, ModelFile, Seed
-from cramix.cli.refusal import Refusal, check_output
 from cramix.cli.report import Fact, show
 
 
@@ -24,10 +23,7 @@ def sample(
     json: Json = False,
 ) -> None:
     """Draw random rows from a model."""
-    if out == formats.STANDARD and json:
-        raise Refusal("--json and --out - would both print to standard output. Write the rows to a file with --out.")
-    if out != formats.STANDARD:
-        check_output(out, formats.DATA_OUT)
+    writers.check_rows_output(out, as_json=json)
     source = models.read(model)
     rows = source.mixture.sample((n,), generator=torch.Generator().manual_seed(seed)).reshape(n, -1)
     writers.write(dict(zip(source.columns, rows.numpy().T, strict=True)), out)

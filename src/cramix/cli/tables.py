@@ -135,7 +135,7 @@ def _chosen(file: str, found: Source, choice: Choice, like: Sequence[str] | None
     names, exclude = found.names, choice.exclude or []
     for name in exclude:
         _position(file, names, name)
-    rest = [name for name in names if name != choice.weights and name not in exclude]
+    chosen = [name for name in names if name != choice.weights and name not in exclude]
     if choice.columns is not None:
         chosen = [name for name in choice.columns if name not in exclude]
         if twice := next((name for name in chosen if chosen.count(name) > 1), None):
@@ -144,15 +144,12 @@ def _chosen(file: str, found: Source, choice: Choice, like: Sequence[str] | None
         chosen = list(like)
     elif like is not None and strict:
         unnamed = not found.named or tuple(like) == formats.default_names(len(like))
-        if not unnamed or len(rest) != len(like):
+        if not unnamed or len(chosen) != len(like):
             missing = [name for name in like if name not in names] or list(like)
             raise Refusal(
                 f"{file} must have the {len(like)} columns of the model; it lacks {_listed(missing)}. "
                 f"It has: {_listed(names)}. Choose as many with --columns, in the model's order."
             )
-        chosen = rest
-    else:
-        chosen = rest
     if not any(chosen):
         without = " besides the weights" if choice.weights else ""
         raise Refusal(f"{file} must have a column of numbers{without}; it has: {_listed(names)}.")
@@ -161,17 +158,17 @@ def _chosen(file: str, found: Source, choice: Choice, like: Sequence[str] | None
 
 def _load(file: str, found: Source, asked: list[str], choice: Choice) -> list[np.ndarray]:
     positions = [_position(file, found.names, name) for name in asked]
-    try:
-        return found.load(positions)
-    except NotNumbers as error:
-        several = len(error.names) > 1
-        what = f"columns {', '.join(map(repr, error.names))}" if several else f"column {error.names[0]!r}"
-        where = f" of {error.names[0]!r}" if several else ""
-        at = re.sub(r"^(row \d+)", rf"\1{where}", error.found)
-        remedy = error.remedy
-        if remedy is None and choice.columns is None and choice.weights not in error.names:
-            remedy = f"Leave {'them' if several else 'it'} out with: {exclude_option(error.names)}"
-        raise Refusal(f"{file}: {what} must hold numbers; {at}.{f' {remedy}' if remedy else ''}") from None
+    columns = found.load(positions)
+    bad = {name: x for name, x in zip(asked, columns, strict=True) if isinstance(x, NotNumbers)}
+    if bad:
+        several, first = len(bad) > 1, next(iter(bad))
+        what = f"columns {', '.join(map(repr, bad))}" if several else f"column {first!r}"
+        at = re.sub(r"^(row \d+)", rf"\1 of {first!r}" if several else r"\1", bad[first].found)
+        remedy = bad[first].remedy
+        if remedy is None and choice.columns is None and choice.weights not in bad:
+            remedy = f"Leave {'them' if several else 'it'} out with: {exclude_option(list(bad))}"
+        raise Refusal(f"{file}: {what} must hold numbers; {at}.{f' {remedy}' if remedy else ''}")
+    return columns  # type: ignore[return-value]
 
 
 def _position(file: str, names: list[str], name: str) -> int:

@@ -1,12 +1,14 @@
-"""`cramix train`."""
+"""`cramix train`, and changes to settings on its command line, `name=value`."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from json import JSONDecodeError, loads
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +19,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from cramix.cli.agents import environment_errors
-from cramix.cli.changes import changes
 from cramix.cli.options import Json, Risk, Seed
 from cramix.cli.refusal import Refusal, refusing
 from cramix.cli.report import Fact, facts_of_returns, show, warnings_in_lines
@@ -94,6 +95,39 @@ def train(
         Fact("out", "folder", out),
     ]
     show(facts, as_json=json, quiet=quiet)
+
+
+def changes(texts: Sequence[str]) -> dict[str, Any]:
+    """Return settings from texts `name=value`; values are JSON or bare words, dotted names are nested.
+
+    Example:
+        >>> changes(["gamma=0.9", "optimizer=lion", "policy_kwargs.net_arch=[64, 64]"])
+        {'gamma': 0.9, 'optimizer': 'lion', 'policy_kwargs': {'net_arch': [64, 64]}}
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"\w+(\.\w+)*", name):
+            raise Refusal(f"--set must be NAME=VALUE; got {text!r}. Example: --set gamma=0.99")
+        *outer, inner = name.split(".")
+        target = found
+        for part in outer:
+            target = target.setdefault(part, {})
+            if not isinstance(target, dict):
+                raise Refusal(f"--set has both {part} and {name}. Use only one of them.")
+        if inner in target:
+            raise Refusal(f"--set has {name} twice. Use it once.")
+        target[inner] = _value(text, value)
+    return found
+
+
+def _value(text: str, value: str) -> Any:
+    try:
+        return loads(value)
+    except JSONDecodeError:
+        if re.fullmatch(r"[A-Za-z][\w.:-]*", value):
+            return value
+        raise Refusal(f"--set must have a JSON value; got {text!r}. Example: --set returns.n_components=5") from None
 
 
 def _how_to_resume(step: int) -> str:

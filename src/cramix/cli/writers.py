@@ -14,9 +14,18 @@ import numpy as np
 from cramix.atomic import replacing
 from cramix.cli import formats
 from cramix.cli.readers import require_pyarrow
+from cramix.cli.refusal import Refusal, check_output
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+def check_rows_output(path: Path, *, as_json: bool) -> None:
+    """Require an output for rows that can be written to, and that JSON does not go to as well."""
+    if path != formats.STANDARD:
+        check_output(path, formats.DATA_OUT)
+    elif as_json:
+        raise Refusal("--json and --out - would both print to standard output. Write the rows to a file with --out.")
 
 
 def write(columns: Mapping[str, np.ndarray], path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, Self
 
 import torch
@@ -37,6 +37,7 @@ _BLOCK = 1 << 22
 _SETTINGS = "tol", "max_iter", "optimizer", "learning_rate", "batch_size"
 
 
+@dataclass(eq=False, repr=False)  # estimators equal only themselves; scikit-learn prints them
 class CramerMixture(DensityMixin, BaseEstimator):
     """A Gaussian mixture at the best optimum of the likelihood, by EM on merged over-complete fits.
 
@@ -98,48 +99,26 @@ class CramerMixture(DensityMixin, BaseEstimator):
         ('polishing', True)
     """
 
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        covariance_type: str = "full",
-        tol: float | None = None,
-        reg_covar: float | None = None,
-        max_iter: int | None = None,
-        n_init: int = 1,
-        init_params: Any = None,
-        weights_init: Any = None,
-        means_init: Any = None,
-        precisions_init: Any = None,
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        verbose_interval: int = 10,
-        objective: str = "likelihood",
-        optimizer: str | None = None,
-        learning_rate: Any = None,
-        batch_size: int | None = None,
-        method: str | Method | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.init_params = init_params
-        self.weights_init = weights_init
-        self.means_init = means_init
-        self.precisions_init = precisions_init
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.verbose_interval = verbose_interval
-        self.objective = objective
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.method = method
+    n_components: int = 1
+    _: KW_ONLY
+    covariance_type: str = "full"
+    tol: float | None = None
+    reg_covar: float | None = None
+    max_iter: int | None = None
+    n_init: int = 1
+    init_params: Any = None
+    weights_init: Any = None
+    means_init: Any = None
+    precisions_init: Any = None
+    random_state: Any = None
+    warm_start: bool = False
+    verbose: int = 0
+    verbose_interval: int = 10
+    objective: str = "likelihood"
+    optimizer: str | None = None
+    learning_rate: Any = None
+    batch_size: int | None = None
+    method: str | Method | None = None
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the mixture to samples `(n, d)`, with weights `(n,)` of any positive sum; y is ignored."""

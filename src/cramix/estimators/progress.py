@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from cramix.extras import require
 from cramix.fitting import Step
 
 
@@ -31,11 +32,10 @@ def progress_bar(verbose: int) -> Iterator[Callable[[Step], None] | None]:
     if not verbose:
         yield None
         return
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-    except ImportError:
-        raise ImportError("A progress bar needs rich. Use: pip install 'cramix[sklearn]'") from None
+    require("rich", "A progress bar needs rich. Use: pip install 'cramix[sklearn]'")
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24), TimeElapsedColumn()
     # A console of its own: one console shows one bar at a time, and fits may run in parallel.
     with Progress(*columns, console=Console()) as bar:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.estimators.ensemble import Ensemble, Mixture
-from cramix.estimators.ensemble_training import Rows
-from cramix.mixture import Diagonal, MultivariateNormalMixture, NormalMixture
+from cramix.distance.operands import Mixture
+from cramix.estimators.ensemble import Ensemble, Rows
+from cramix.mixture import NormalMixture
 
 # What is tried. Larger values can improve the likelihood further, but worsen the CRPS.
 _SCALE_FACTORS = 1.0, 1.05, 1.1
@@ -45,9 +45,7 @@ class Recalibration(NamedTuple):
             weights = torch.cat(((1 - self.tail_weight) * weights, tail), 1)
             means = torch.cat((means, p.mean.unsqueeze(1)), 1)
             variances = torch.cat((variances, _TAIL_WIDTH**2 * p.variance.unsqueeze(1)), 1)
-        if isinstance(p, NormalMixture):
-            return NormalMixture(weights, means, variances.sqrt(), validate_args=False)
-        return MultivariateNormalMixture(weights, means, Diagonal(variances), validate_args=False)
+        return p._of_whole(weights, means, variances.sqrt() if isinstance(p, NormalMixture) else variances)
 
 
 @torch.no_grad()
@@ -62,14 +60,11 @@ def recalibrate(ensemble: Ensemble, rows: Rows, held_out: Tensor) -> Recalibrati
     unseen = torch.zeros(len(held_out), len(rows.x), dtype=torch.bool).scatter_(1, held_out, True)
     index = _rows_unseen_by_most(unseen.sum(0))[:_MAX_ROWS]
     share = (unseen[:, index] / unseen[:, index].sum(0)).T.to(rows.x)  # (n, E)
-    p = ensemble.combined(rows.x[index.to(rows.x.device)])
-    k = p.n_components // ensemble.n_networks
-    weights = p.weights * ensemble.n_networks * share.repeat_interleave(k, 1)
-    if isinstance(p, NormalMixture):
-        p = NormalMixture(weights, p.means, p.scales, validate_args=False)
-    else:
-        p = MultivariateNormalMixture(weights, p.means, p.covariance_kind, validate_args=False)
     index = index.to(rows.x.device)
+    p = ensemble.combined(rows.x[index])
+    weights, means, values = p._whole()
+    k = p.n_components // ensemble.n_networks
+    p = p._of_whole(weights * ensemble.n_networks * share.repeat_interleave(k, 1), means, values)
     y, sample_weight = rows.y[index], rows.weights[index]
 
     def likelihood(choice: Recalibration) -> float:

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -13,8 +14,7 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_choice, check_integer, check_number
-from cramix.estimators.ensemble import Ensemble
-from cramix.estimators.ensemble_training import STAGES, Rows, TrainingOptions, train
+from cramix.estimators.ensemble import STAGES, Ensemble, Rows, TrainingOptions, train
 from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_samples
 from cramix.estimators.progress import progress_bar
 from cramix.estimators.recalibration import recalibrate
@@ -34,6 +34,7 @@ _BLOCK = 1 << 14
 _BATCHES_PER_EPOCH, _MIN_BATCH, _MAX_BATCH = 64, 64, 256
 
 
+@dataclass(eq=False, repr=False)  # estimators equal only themselves; scikit-learn prints them
 class MixtureRegressor(RegressorMixin, BaseEstimator):
     """A regressor that predicts Gaussian mixtures, by an ensemble of small networks trained with a proper score.
 
@@ -84,40 +85,22 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         array([[-0.8,  0.8]])
     """
 
-    def __init__(
-        self,
-        n_components: int = 5,
-        *,
-        loss: str = "cramer",
-        hidden_layer_sizes: Sequence[int] = (64, 64),
-        n_estimators: int = 10,
-        max_iter: int = 400,
-        batch_size: int | str = "auto",
-        learning_rate: float = 3e-3,
-        weight_decay: float = 1e-3,
-        early_stopping: bool = True,
-        validation_fraction: float = 0.15,
-        n_iter_no_change: int = 30,
-        min_scale: float = 1e-3,
-        device: torch.device | str | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.loss = loss
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.n_estimators = n_estimators
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.min_scale = min_scale
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    n_components: int = 5
+    _: KW_ONLY
+    loss: str = "cramer"
+    hidden_layer_sizes: Sequence[int] = (64, 64)
+    n_estimators: int = 10
+    max_iter: int = 400
+    batch_size: int | str = "auto"
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-3
+    early_stopping: bool = True
+    validation_fraction: float = 0.15
+    n_iter_no_change: int = 30
+    min_scale: float = 1e-3
+    device: torch.device | str | None = None
+    random_state: Any = None
+    verbose: int = 0
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to features `(n, f)` and targets `(n,)` or `(n, d)`, with weights `(n,)` of any positive sum."""
@@ -162,10 +145,10 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
                 self.n_iter_no_change,
                 progress,
             )
-            result = train(ensemble.to(device), train_rows, options, torch.Generator().manual_seed(seed))
+            held_out, losses = train(ensemble.to(device), train_rows, options, torch.Generator().manual_seed(seed))
         self._ensemble = ensemble.freeze()
-        self._recalibration = recalibrate(ensemble, Rows(*(part.double() for part in train_rows)), result.held_out)
-        self.n_iter_, self.loss_curve_ = len(result.losses), result.losses
+        self._recalibration = recalibrate(ensemble, Rows(*(part.double() for part in train_rows)), held_out)
+        self.n_iter_, self.loss_curve_ = len(losses), losses
         return self
 
     def predict(self, X: Any) -> Any:

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cramix.distance.operands import Mixture
 from cramix.loss import crps, energy_score
-from cramix.mixture import MultivariateNormalMixture, NormalMixture
-
-Mixture = NormalMixture | MultivariateNormalMixture
+from cramix.mixture import NormalMixture
 
 
 def crps_scorer(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:

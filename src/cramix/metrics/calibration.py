@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_integer
-from cramix.metrics.base import Metric, Mixture, read_observations
+from cramix.distance.operands import Mixture
+from cramix.metrics.scores import Metric, read_observations
 from cramix.mixture import NormalMixture
 from cramix.mixture.sampling import rosenblatt
 
@@ -100,13 +101,10 @@ class Calibration(Metric):
             ax: two axes to draw on, or None for a new figure.
         """
         from cramix.plot.calibration import draw_pit, draw_reliability
-        from cramix.plot.figure import require_matplotlib
+        from cramix.plot.figure import figure_and_axes
 
         if ax is None:
-            figure = require_matplotlib()(figsize=(9.5, 4.2), layout="constrained")
-            ax = figure.subplots(1, 2)
-            for axes in ax:
-                axes.spines[["top", "right"]].set_visible(False)
+            _, ax = figure_and_axes(9.5, 4.2, columns=2)
         left, right = ax
         result = self.compute()
         # Bands for the effective number of observations, which is their number if all have the same weight.

@@ -7,9 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cramix.distance.operands import Mixture, as_observations, observation_weights
 from cramix.loss import crps, energy_score
-from cramix.metrics.base import Metric, Mixture, read_observations
 from cramix.mixture import NormalMixture
+
+try:
+    from torchmetrics import Metric
+except ImportError:
+    raise ImportError("cramix.metrics needs torchmetrics. Use: pip install 'cramix[metrics]'") from None
 
 
 class _MeanScore(Metric):
@@ -84,3 +89,17 @@ class EnergyScore(_MeanScore):
         """
         y, sample_weight = read_observations(p, y, sample_weight)
         self._add(energy_score(p, y), sample_weight)
+
+
+def read_observations(p: Mixture, y: Any, sample_weight: Any) -> tuple[Tensor, Tensor | None]:
+    """Return observations of mixtures and their weights as tensors.
+
+    Args:
+        p: mixtures with batch shape `(*batch)`.
+        y: one observation for each mixture, `(*batch)` or `(*batch, d)`; for p without batch, one, or several `(n,)` or
+            `(n, d)`.
+        sample_weight: None, or a weight for each observation, `(*batch)` or `(n,)`, >= 0.
+    """
+    p, y = as_observations(p, y)
+    count = y.shape[: y.ndim - len(p.event_shape)]
+    return y, observation_weights(sample_weight, count, p)

@@ -4,7 +4,7 @@ from cramix.plot.calibration import cdf_and_sample, pit_histogram, reliability
 from cramix.plot.episodes import episode_panels, film
 from cramix.plot.figure import require_matplotlib
 from cramix.plot.forecast import fan_chart, mixture_over_input
-from cramix.plot.panels import panels
+from cramix.plot.plane import panels
 from cramix.plot.points import mixture_and_points
 from cramix.plot.returns import return_distributions
 from cramix.plot.video import write_video

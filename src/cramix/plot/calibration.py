@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cramix.mixture import NormalMixture
-from cramix.plot.figure import COLOURS, DENSITY, POINTS, require_matplotlib
+from cramix.plot.figure import COLOURS, DENSITY, POINTS, figure_and_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ def pit_histogram(pit: Tensor, bins: int = 20) -> Figure:
         >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
         >>> pit_histogram(p.cdf(torch.randn(500))).savefig("pit.png")  # doctest: +SKIP
     """
-    figure, axes = _figure(5.5)
+    figure, axes = figure_and_axes(5.5, 4.2)
     counts, _ = np.histogram(_levels(pit), bins, (0, 1))
     draw_pit(axes, counts)
     return figure
@@ -48,7 +48,7 @@ def reliability(pit: Tensor) -> Figure:
         >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
         >>> reliability(p.cdf(torch.randn(500))).savefig("reliability.png")  # doctest: +SKIP
     """
-    figure, axes = _figure(4.8)
+    figure, axes = figure_and_axes(4.8, 4.2)
     u = _levels(pit)
     levels = np.linspace(0, 1, 101)
     inside = 2 * np.abs(u - 0.5)
@@ -67,7 +67,7 @@ def cdf_and_sample(p: NormalMixture, x: Tensor, *, name: str = "y") -> Figure:
 
     if p.batch_shape:
         raise ValueError(f"p must have no batch; got {tuple(p.batch_shape)}. Index it first.")
-    figure, axes = _figure(6.5)
+    figure, axes = figure_and_axes(6.5, 4.2)
     mixture, x = p.detach().to("cpu", torch.float64), x.detach().to("cpu", torch.float64)
     ends = torch.cat((mixture.icdf(torch.tensor([0.001, 0.999], dtype=x.dtype)), x))
     low, high = ends.min().item(), ends.max().item()
@@ -112,10 +112,3 @@ def _levels(pit: Tensor) -> np.ndarray:
     if not len(u) or not ((u >= 0) & (u <= 1)).all():
         raise ValueError(f"pit must be numbers in [0, 1]; got {u[:3]} of {len(u)}. Use p.cdf(y).")
     return u
-
-
-def _figure(width: float) -> tuple[Figure, Axes]:
-    figure = require_matplotlib()(figsize=(width, 4.2), layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes

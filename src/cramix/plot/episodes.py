@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from cramix.rl.episode import Moment
+    from cramix.rl.evaluation import Moment
 
 # In pixels: the minimum height of a frame, so that text fits, and the width of the distributions next to it.
 _MIN_HEIGHT = 360
@@ -35,7 +35,7 @@ def episode_panels(
     """Draw some moments of an episode: a frame of the environment above the return distributions of all actions.
 
     Args:
-        moments: of `cramix.rl.episode.play`, or objects with the fields `step`, `frame`, `returns`, `action` and
+        moments: of `cramix.rl.evaluation.play`, or objects with the fields `step`, `frame`, `returns`, `action` and
             `score`.
         names: of the actions; their numbers if None.
         count: number of moments, evenly spaced from the first to the last.

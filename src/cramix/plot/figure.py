@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from cramix.extras import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,8 +23,14 @@ def component_styles(count: int) -> list[tuple[str, str]]:
 
 def require_matplotlib() -> type[Figure]:
     """Return matplotlib's `Figure`, which needs no screen, or raise an ImportError that says how to install it."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("cramix.plot needs matplotlib. Install it with: pip install 'cramix[plot]'") from error
-    return Figure
+    message = "cramix.plot needs matplotlib. Install it with: pip install 'cramix[plot]'"
+    return require("matplotlib.figure", message).Figure
+
+
+def figure_and_axes(width: float, height: float, columns: int = 1) -> tuple[Figure, Any]:
+    """Return a figure of this size in inches and its axes, an array of several, without lines at the top and right."""
+    figure = require_matplotlib()(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(1, columns)
+    for one in figure.axes:
+        one.spines[["top", "right"]].set_visible(False)
+    return figure, axes

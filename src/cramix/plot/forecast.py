@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cramix.mixture import NormalMixture
-from cramix.plot.figure import COMPONENTS, DENSITY, POINTS, require_matplotlib
+from cramix.plot.figure import COMPONENTS, DENSITY, POINTS, figure_and_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ def fan_chart(
     for level in levels:
         if not 0 < level < 1:
             raise ValueError(f"levels must be in (0, 1); got {level}.")
-    figure, axes = _axes(names)
+    figure, axes = figure_and_axes(7.5, 4.5)
     with torch.no_grad():
         for i, level in enumerate(sorted(levels, reverse=True)):
             ends = p.icdf(torch.tensor([[0.5 - level / 2], [0.5 + level / 2]], dtype=x.dtype)).numpy()
@@ -55,6 +55,7 @@ def fan_chart(
             axes.fill_between(x.numpy(), *ends, color=DENSITY, alpha=shade, lw=0, label=f"{level:.0%}")
         median = p.icdf(torch.full((1, 1), 0.5, dtype=x.dtype)).squeeze(0).numpy()
     axes.plot(x.numpy(), median, color=COMPONENTS, lw=1.6, label="median")
+    axes.set(xlabel=names[0], ylabel=names[1])
     _dots(axes, data)
     figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     return figure
@@ -84,7 +85,7 @@ def mixture_over_input(
         >>> mixture_over_input(x.squeeze(-1), p).savefig("branches.png")  # doctest: +SKIP
     """
     x, p = _in_order(x, p)
-    figure, axes = _axes(names)
+    figure, axes = figure_and_axes(7.5, 4.5)
     with torch.no_grad():
         ends = p.icdf(torch.tensor([[0.001], [0.999]], dtype=x.dtype))
         low, high = ends.min().item(), ends.max().item()
@@ -101,7 +102,7 @@ def mixture_over_input(
         _faint_line(axes, x.numpy(), shown, weight / p.weights.amax(-1).detach().numpy())
     axes.plot([], [], color=COMPONENTS, lw=1.6, label="means of components")
     axes.fill([], [], color="#6BAED6", label="density")
-    axes.set_ylim(low, high)
+    axes.set(xlabel=names[0], ylabel=names[1], ylim=(low, high))
     figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     return figure
 
@@ -128,14 +129,6 @@ def _in_order(x: Tensor, p: NormalMixture) -> tuple[Tensor, NormalMixture]:
     x = x.detach().to("cpu", torch.float64)
     order = x.argsort()
     return x[order], p.detach().to("cpu", torch.float64)[order]
-
-
-def _axes(names: tuple[str, str]) -> tuple[Figure, Axes]:
-    figure = require_matplotlib()(figsize=(7.5, 4.5), layout="constrained")
-    axes = figure.subplots()
-    axes.set(xlabel=names[0], ylabel=names[1])
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
 
 
 def _dots(axes: Axes, data: tuple[Tensor, Tensor] | None) -> None:

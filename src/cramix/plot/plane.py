@@ -1,19 +1,22 @@
-"""Two coordinates: points, the regions that contain most of a mixture, and its components."""
+"""Two coordinates: points, the regions that contain most of a mixture, its components, and panels of several fits."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cramix.distance.likelihood import log_density
 from cramix.mixture import MultivariateNormalMixture
-from cramix.plot.figure import POINTS, component_styles
+from cramix.plot.figure import POINTS, component_styles, require_matplotlib
 from cramix.plot.view import Data, View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
 
 # Probabilities of the regions, from the outermost inwards, and their greys.
 _REGIONS = {0.99: "#F1F1F1", 0.9: "#E2E2E2", 0.5: "#CDCDCD"}
@@ -71,3 +74,39 @@ def draw_regions(axes: Axes, mixture: MultivariateNormalMixture, across: View, u
     for probability, colour in reversed(_REGIONS.items()):
         whole = " of the mixture" if probability == max(_REGIONS) else ""
         axes.fill([], [], color=colour, label=f"{probability:.0%}{whole}")  # for the legend
+
+
+def frame_points(axes: Axes, data: Data) -> None:
+    """Set the limits around points `(n, 2)`, without ticks."""
+    low, high = data.x.min(0), data.x.max(0)
+    (left, bottom), (right, top) = low - 0.08 * (high - low), high + 0.08 * (high - low)
+    axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[])
+
+
+def panels(x: Tensor, fits: Sequence[tuple[str, MultivariateNormalMixture]], columns: int = 3) -> Figure:
+    """Draw points `(n, 2)` in a grid of panels, with the components of a mixture and a title in each.
+
+    The limits are those of the points; components beyond them are cut off.
+    """
+    low, high = x.min(0).values.tolist(), x.max(0).values.tolist()
+    height = min(3.2 * (high[1] - low[1]) / (high[0] - low[0]), 4.0)
+    rows = -(-len(fits) // columns)
+    figure = require_matplotlib()(figsize=(3.2 * columns, (height + 0.35) * rows), layout="constrained")
+    draw_panels(figure, x, fits, columns)
+    return figure
+
+
+def draw_panels(
+    figure: Figure | SubFigure, x: Tensor, fits: Sequence[tuple[str, MultivariateNormalMixture]], columns: int = 3
+) -> None:
+    """Draw panels into a figure or a part of one."""
+    data = Data(x)
+    grid = figure.subplots(-(-len(fits) // columns), columns, squeeze=False).ravel()
+    for axes, (title, mixture) in zip(grid, fits, strict=False):
+        draw_points(axes, data, 0, 1)
+        draw_components(axes, mixture)
+        frame_points(axes, data)
+        axes.set_aspect("equal")
+        axes.set_title(title, fontsize=9)
+    for axes in grid[len(fits) :]:
+        axes.set_axis_off()

@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 
 from cramix.atomic import replacing
+from cramix.extras import require
 
 SUFFIXES = ".gif", ".mp4"
+# The packages that write them, and how to install those.
+_PILLOW = "PIL.Image", "GIF files need Pillow. Use: pip install 'cramix[plot]'"
+_FFMPEG = "imageio_ffmpeg", "MP4 files need imageio-ffmpeg. Use: pip install 'cramix[film]', or write a .gif"
 # Seconds for which the last image is shown.
 _HOLD = 1.5
 # Colours of a GIF, how many of them are exact, and the number of images they are chosen from.
@@ -37,14 +41,11 @@ def require_video(path: Path) -> None:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"path must end in {' or '.join(SUFFIXES)}; got {path}. Use .gif.")
-    if suffix == ".gif":
-        _pillow()
-    else:
-        _ffmpeg()
+    require(*(_PILLOW if suffix == ".gif" else _FFMPEG))
 
 
 def _gif(path: Path, pictures: Iterable[np.ndarray], rate: float) -> None:
-    image = _pillow()
+    image = require(*_PILLOW)
     # Compressed, because colours can be chosen only when all images are known.
     shape, packed = (0, 0, 3), list[bytes]()
     for picture in pictures:
@@ -75,7 +76,7 @@ def _palette(image: Any, sheet: np.ndarray) -> Any:
 
 
 def _mp4(path: Path, pictures: Iterable[np.ndarray], rate: float) -> None:
-    ffmpeg = _ffmpeg()
+    ffmpeg = require(*_FFMPEG)
     with tempfile.TemporaryDirectory() as folder:
         target, writer, picture = Path(folder) / "film.mp4", None, None
         for picture in pictures:
@@ -90,19 +91,3 @@ def _mp4(path: Path, pictures: Iterable[np.ndarray], rate: float) -> None:
         writer.close()
         with replacing(path) as file:
             file.write(target.read_bytes())
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ImportError("GIF files need Pillow. Use: pip install 'cramix[plot]'") from None
-    return Image
-
-
-def _ffmpeg() -> Any:
-    try:
-        import imageio_ffmpeg
-    except ImportError:
-        raise ImportError("MP4 files need imageio-ffmpeg. Use: pip install 'cramix[film]', or write a .gif") from None
-    return imageio_ffmpeg

@@ -6,15 +6,10 @@ if not (find_spec("gymnasium") and find_spec("stable_baselines3")):
     raise ImportError("cramix.rl needs Stable-Baselines3 and Gymnasium. Use: pip install 'cramix[rl]'")
 
 from cramix.rl.agents.c51 import C51
-from cramix.rl.agents.crdqn import CRDQN
 from cramix.rl.agents.ddqn import DoubleDQN
-from cramix.rl.agents.fqf import FQF
-from cramix.rl.agents.gmdqn import GMDQN
-from cramix.rl.agents.jt import JTDQN
-from cramix.rl.agents.nll import NLLDQN
-from cramix.rl.agents.qrdqn import QRDQN
+from cramix.rl.agents.gaussian import GMDQN, JTDQN, NLLDQN
+from cramix.rl.agents.quantiles import CRDQN, FQF, QRDQN
 from cramix.rl.algorithm import DistributionalDQN
-from cramix.rl.bridge import register
 from cramix.rl.masks import MaskedActions
 from cramix.rl.risk import parse_risk
 from cramix.rl.settings import Settings
@@ -30,8 +25,6 @@ ALGORITHMS: dict[str, type[DistributionalDQN]] = {
     "nll": NLLDQN,
     "ddqn": DoubleDQN,
 }
-
-register()
 
 __all__ = [
     "ALGORITHMS",

@@ -1,12 +1,17 @@
-"""Evaluation: the returns of episodes without exploration, played in parallel."""
+"""Episodes without exploration: the returns of many, played in parallel, or one to watch.
+
+To watch means frames of the environment, and the return distributions of all actions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 import numpy as np
+
+from cramix.mixture import NormalMixture
 
 if TYPE_CHECKING:
     from cramix.rl.algorithm import DistributionalDQN
@@ -14,6 +19,20 @@ if TYPE_CHECKING:
 
 # Evaluation uses seeds that training does not, the same for all agents.
 FIRST_SEED = 1_000_000
+# Frames per second to aim at; environments with more are subsampled.
+_RATE = 17.0
+# Maximum number of frames of an episode; longer ones keep every second, every fourth, ...
+_MAX_FRAMES = 600
+
+_ACTIONS = {
+    "LunarLander": ("nothing", "left engine", "main engine", "right engine"),
+    "CartPole": ("left", "right"),
+    "Acrobot": ("torque -1", "nothing", "torque +1"),
+    "MountainCar": ("left", "nothing", "right"),
+    "FrozenLake": ("left", "down", "right", "up"),
+    "CliffWalking": ("up", "right", "down", "left"),
+    "Taxi": ("south", "north", "east", "west", "pick up", "drop off"),
+}
 
 
 def evaluate(
@@ -38,13 +57,13 @@ def evaluate(
     make = (lambda: gymnasium.make(env)) if isinstance(env, str) else env
     envs = [make() for _ in range(episodes)]
     try:
-        return _play(model, envs, seed, risk)
+        return _play_all(model, envs, seed, risk)
     finally:
         for each in envs:
             each.close()
 
 
-def _play(model: DistributionalDQN, envs: list[gymnasium.Env], seed: int, risk: Risk | None) -> np.ndarray:
+def _play_all(model: DistributionalDQN, envs: list[gymnasium.Env], seed: int, risk: Risk | None) -> np.ndarray:
     """Return the return of one episode of each environment."""
     observations: list[Any] = [e.reset(seed=FIRST_SEED + seed + i)[0] for i, e in enumerate(envs)]
     returns = np.zeros(len(envs))
@@ -65,3 +84,100 @@ def _stack(observations: list[Any]) -> Any:
     if isinstance(observations[0], dict):
         return {key: np.stack([x[key] for x in observations]) for key in observations[0]}
     return np.stack(observations)
+
+
+class Moment(NamedTuple):
+    """A step of an episode.
+
+    Args:
+        step: number of the step.
+        frame: image before the step, `(height, width, 3)` bytes.
+        returns: mixture of returns for every action, batch shape `(actions)`.
+        action: index of the action; None at the end.
+        score: sum of the rewards before the step.
+    """
+
+    step: int
+    frame: np.ndarray
+    returns: NormalMixture
+    action: int | None
+    score: float
+
+
+class Episode(NamedTuple):
+    """The moments of an episode; the last one is its end, with the returns predicted just before.
+
+    Args:
+        moments: in order.
+        rate: moments per second.
+        names: of the actions.
+    """
+
+    moments: list[Moment]
+    rate: float
+    names: list[str]
+
+    @property
+    def score(self) -> float:
+        """Sum of all rewards."""
+        return self.moments[-1].score
+
+
+def make_visible(name: str) -> gymnasium.Env:
+    """Return an environment with the render mode "rgb_array"; a ValueError if it has none."""
+    env = gymnasium.make(name)
+    modes = env.metadata.get("render_modes") or []
+    env.close()
+    if "rgb_array" not in modes:
+        raise ValueError(
+            f'env must have the render mode "rgb_array"; got {name} with {list(modes)}. Play it without rendering.'
+        )
+    return gymnasium.make(name, render_mode="rgb_array")
+
+
+def play(model: DistributionalDQN, env: gymnasium.Env, *, seed: int = 0, risk: Risk | None = None) -> Episode:
+    """Play an episode without exploration.
+
+    Args:
+        model: the agent.
+        env: with the render mode "rgb_array"; it is closed at the end.
+        seed: of the initial state; the first episode of `evaluate` with the same seed is this one.
+        risk: a measure in place of that of the agent.
+    """
+    names, fps = action_names(env), float(env.metadata.get("render_fps") or 30)
+    every = max(1, round(fps / _RATE))
+    observation, _ = env.reset(seed=FIRST_SEED + seed)
+    moments: list[Moment] = []
+    step, score, ended = 0, 0.0, False
+    while not ended:
+        action = int(model.predict(observation, deterministic=True, risk=risk)[0])
+        if step % every == 0:
+            index = action - model.policy.first_action
+            moments.append(Moment(step, _frame(env), model.return_distribution(observation), index, score))
+        if len(moments) > _MAX_FRAMES:
+            every, moments = 2 * every, moments[::2]
+        observation, reward, terminated, truncated, _ = env.step(action)
+        step, score, ended = step + 1, score + float(reward), terminated or truncated
+    moments.append(moments[-1]._replace(step=step, frame=_frame(env), action=None, score=score))
+    env.close()
+    return Episode(moments, fps / every, names)
+
+
+def action_names(env: gymnasium.Env) -> list[str]:
+    """Return the names of the actions of an environment, or their numbers.
+
+    Example:
+        >>> action_names(gymnasium.make("CartPole-v1"))
+        ['left', 'right']
+    """
+    space = env.action_space
+    assert isinstance(space, gymnasium.spaces.Discrete), "agents have discrete actions"
+    count = int(space.n)
+    meanings = getattr(env.unwrapped, "get_action_meanings", None)  # of Atari games
+    known = tuple(meanings()) if meanings else _ACTIONS.get(env.spec.name if env.spec else "", ())
+    return [str(x) for x in known] if len(known) == count else [f"action {int(space.start) + i}" for i in range(count)]
+
+
+def _frame(env: gymnasium.Env) -> np.ndarray:
+    frame = np.asarray(env.render())
+    return frame if frame.ndim == 3 else np.repeat(frame[..., None], 3, -1)

@@ -42,12 +42,8 @@ _FIELDS: dict[str, Any] = {
     "updates": int,
     "generators": dict,
 }
-# Arguments of the log: their attribute and type.
-_LOG: dict[str, tuple[str, Any]] = {
-    "verbose": ("verbose", int),
-    "tensorboard_log": ("tensorboard_log", str),
-    "stats_window_size": ("_stats_window_size", int),
-}
+# Arguments of the log.
+_LOG = {"verbose": int, "tensorboard_log": str, "stats_window_size": int}
 _DAMAGED = "Restore it from a copy, or delete it and train again."
 Model = TypeVar("Model", bound="DistributionalDQN")
 
@@ -73,7 +69,11 @@ def save(model: DistributionalDQN, path: str | os.PathLike | BinaryIO, *, acting
         "action_space": to_json(model.action_space),
         "n_envs": model.n_envs,
         "seed": model.seed,
-        "log": {name: _cast(kind, getattr(model, attribute)) for name, (attribute, kind) in _LOG.items()},
+        "log": {
+            "verbose": int(model.verbose),
+            "tensorboard_log": None if model.tensorboard_log is None else str(model.tensorboard_log),
+            "stats_window_size": int(model._stats_window_size),
+        },
         "counts": {name: getattr(model, name) for name in _COUNTERS},
         "exploration_rate": model.exploration_rate,
         "updates": model.learner.updates,
@@ -154,7 +154,7 @@ def load(cls: type[Model], path: str | os.PathLike | BinaryIO, env: Any, device:
 def _log_arguments(log: Any) -> dict[str, Any]:
     """Return the arguments of the log that a file has."""
     log = log if isinstance(log, dict) else {}
-    return {name: log[name] for name, (_, kind) in _LOG.items() if isinstance(log.get(name), kind)}
+    return {name: log[name] for name, kind in _LOG.items() if isinstance(log.get(name), kind)}
 
 
 def networks(path: str | os.PathLike | BinaryIO) -> dict[str, Tensor]:
@@ -182,11 +182,6 @@ def _consistent(path: Any, changes: dict[str, Any], *more: type[Exception]) -> I
         lines = [line.strip() for line in str(error).splitlines() if not line.startswith("Error(s) in loading")]
         got = lines[0].rstrip(".") if lines else type(error).__name__  # torch lists every layer
         raise ValueError(f"{path} must fit {wanted}; got: {got}. {cure}") from error
-
-
-def _cast(kind: Any, value: Any) -> Any:
-    """Return a value for JSON, for instance a path as a string."""
-    return None if value is None else kind(value)
 
 
 def _read(path: str | os.PathLike | BinaryIO) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Tensor]]:

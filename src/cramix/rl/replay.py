@@ -155,10 +155,7 @@ class Replay(ReplayBuffer):
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the transitions to a file, atomically."""
-        n = self.size()
-        arrays = {name: getattr(self, name)[:n] for name in _ARRAYS}
-        arrays |= {f"observations/{key}": x[:n] for key, x in self.observations.items()}
-        arrays |= {f"next_observations/{key}": x[:n] for key, x in self.next_observations.items()}
+        arrays: dict[str, Any] = {name: x[: self.size()] for name, x in self._arrays().items()}
         with replacing(path) as file:
             np.savez(file, position=np.array([self.pos, int(self.full), self.buffer_size]), **arrays)
 
@@ -168,20 +165,15 @@ class Replay(ReplayBuffer):
             with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 content = dict(file.items())
             position = content.pop("position")
-            expected = {
-                *_ARRAYS,
-                *(f"observations/{k}" for k in self.observations),
-                *(f"next_observations/{k}" for k in self.next_observations),
-            }
-            if set(content) != expected:
+            if set(content) != set(self._arrays()):
                 raise ValueError(f"parts {sorted(content)}")
             if position[2] != self.buffer_size:
                 raise ValueError(f"{position[2]} steps")
             n = self.buffer_size if position[1] else position[0]
-            for name, x in content.items():
-                wanted = (n, *self._array(name).shape[1:])
-                if x.shape != wanted:
-                    raise ValueError(f"{name} of shape {x.shape} instead of {wanted}")
+            for name, x in self._arrays().items():
+                wanted = (n, *x.shape[1:])
+                if content[name].shape != wanted:
+                    raise ValueError(f"{name} of shape {content[name].shape} instead of {wanted}")
         except FileNotFoundError:
             raise
         except _DAMAGE as error:
@@ -189,15 +181,17 @@ class Replay(ReplayBuffer):
                 f"{path} must be an intact replay buffer of {self.buffer_size} steps like this one; got: {error}. "
                 "Use the file of this run."
             ) from None
-        for name, x in content.items():
-            self._array(name)[: len(x)] = x
+        for name, x in self._arrays().items():
+            x[:n] = content[name]
         self.pos, self.full = int(position[0]), bool(position[1])
 
-    def _array(self, name: str) -> np.ndarray:
-        """Return the array with this name in files."""
-        group, _, key = name.partition("/")
-        arrays = getattr(self, group)
-        return arrays[key] if isinstance(arrays, dict) else arrays
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Return all arrays by their names in files."""
+        observed = ("observations", self.observations), ("next_observations", self.next_observations)
+        return {
+            **{name: getattr(self, name) for name in ("actions", "rewards", "terminated", "ended")},
+            **{f"{group}/{key}": x for group, arrays in observed for key, x in arrays.items()},
+        }
 
 
 def discounted_returns(rewards: np.ndarray, ended: np.ndarray, gamma: float) -> np.ndarray:
@@ -214,7 +208,6 @@ def discounted_returns(rewards: np.ndarray, ended: np.ndarray, gamma: float) -> 
     return sums
 
 
-_ARRAYS = ("actions", "rewards", "terminated", "ended")
 # Errors of reading a damaged file, or another kind of file.
 _DAMAGE = (ValueError, KeyError, TypeError, IndexError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -39,24 +40,11 @@ def to_json(space: spaces.Space) -> dict[str, Any]:
         >>> to_json(spaces.Discrete(3))
         {'kind': 'Discrete', 'n': 3, 'start': 0}
     """
-    kind = next((known.__name__ for known in _KINDS if isinstance(space, known)), "")  # subclasses too
-    if isinstance(space, spaces.Box):
-        low, high = (x.ravel().tolist() for x in (space.low, space.high))
-        return {
-            "kind": kind,
-            "low": low[0] if len(set(low)) == 1 else low,
-            "high": high[0] if len(set(high)) == 1 else high,
-            "shape": list(space.shape),
-            "dtype": str(space.dtype),
-        }
-    if isinstance(space, spaces.Discrete):
-        return {"kind": kind, "n": int(space.n), "start": int(space.start)}
-    if isinstance(space, spaces.MultiBinary):
-        return {"kind": kind, "n": space.n if isinstance(space.n, int) else [int(n) for n in space.n]}
-    if isinstance(space, spaces.MultiDiscrete):
-        return {"kind": kind, "nvec": space.nvec.tolist(), "start": space.start.tolist()}
     if isinstance(space, spaces.Dict):
-        return {"kind": kind, "spaces": {key: to_json(part) for key, part in space.spaces.items()}}
+        return {"kind": "Dict", "spaces": {key: to_json(part) for key, part in space.spaces.items()}}
+    for kind, arguments in _ARGUMENTS.items():
+        if isinstance(space, kind):  # subclasses too
+            return {"kind": kind.__name__, **{name: _plain(name, getattr(space, name)) for name in arguments}}
     raise ValueError(
         f"spaces must be Box, Discrete, MultiBinary, MultiDiscrete or Dict of them; got {space}. Wrap the environment."
     )
@@ -64,23 +52,33 @@ def to_json(space: spaces.Space) -> dict[str, Any]:
 
 def from_json(description: dict[str, Any]) -> spaces.Space:
     """Return the space that `to_json` described."""
-    kind = description["kind"]
-    if kind == "Box":
-        shape, dtype = tuple(description["shape"]), np.dtype(description["dtype"])
-        low, high = (
-            np.broadcast_to(np.asarray(description[k], dtype), (int(np.prod(shape)),)) for k in ("low", "high")
-        )
-        return spaces.Box(low.reshape(shape), high.reshape(shape), shape, dtype.type)
-    if kind == "Discrete":
-        return spaces.Discrete(description["n"], start=description["start"])
-    if kind == "MultiBinary":
-        return spaces.MultiBinary(description["n"])
-    if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(description["nvec"], start=description["start"])
+    kind, arguments = description["kind"], {name: x for name, x in description.items() if name != "kind"}
     if kind == "Dict":
         # Pairs, because Gymnasium sorts dictionaries, and the order is that of the network's inputs.
-        return spaces.Dict([(key, from_json(part)) for key, part in description["spaces"].items()])
-    raise ValueError(f"kind must be {', '.join(known.__name__ for known in _KINDS)}; got {kind}. The file is damaged.")
+        return spaces.Dict([(key, from_json(part)) for key, part in arguments["spaces"].items()])
+    if kind == "Box":
+        shape, dtype = tuple(arguments["shape"]), np.dtype(arguments["dtype"])
+        bounds = (np.broadcast_to(np.asarray(arguments[k], dtype), math.prod(shape)) for k in ("low", "high"))
+        low, high = (x.reshape(shape) for x in bounds)
+        return spaces.Box(low, high, shape, dtype.type)
+    kinds = {known.__name__: known for known in _ARGUMENTS}
+    if kind not in kinds:
+        raise ValueError(f"kind must be {', '.join(kinds)} or Dict; got {kind}. The file is damaged.")
+    return kinds[kind](**arguments)
 
 
-_KINDS = spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Dict
+# Which arguments make a space, by its kind.
+_ARGUMENTS: dict[type[spaces.Space], tuple[str, ...]] = {
+    spaces.Box: ("low", "high", "shape", "dtype"),
+    spaces.Discrete: ("n", "start"),
+    spaces.MultiBinary: ("n",),
+    spaces.MultiDiscrete: ("nvec", "start"),
+}
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return an argument for JSON; equal bounds of all coordinates become one number."""
+    if name in ("low", "high"):
+        bounds = value.ravel().tolist()
+        return bounds[0] if len(set(bounds)) == 1 else bounds
+    return str(value) if name == "dtype" else np.asarray(value).tolist()

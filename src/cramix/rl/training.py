@@ -107,7 +107,7 @@ def _train(run: Run, folder: Path, report: Report | None) -> dict[str, Any]:
     remove_partial_files(folder, "run.json", "model.zip", "memory-*.npz", "curve-*.json", "result.json")
     check_folder(run, folder)
     if (folder / "result.json").exists():
-        _remove_checkpoints(folder, run.steps)
+        _remove_checkpoints(folder, f"curve-{run.steps}.json")
         return read_result(folder)
     env = make_vec_env(run.env, n_envs=1)
     try:
@@ -149,14 +149,14 @@ def finish(
     write_json(folder / "run.json", asdict(run))
     model.save(folder / "model.zip")
     write_json(folder / "result.json", result)
-    _remove_checkpoints(folder, run.steps)
+    _remove_checkpoints(folder, f"curve-{run.steps}.json")
     return result
 
 
-def _remove_checkpoints(folder: Path, step: int) -> None:
-    """Remove the files that a finished run no longer needs."""
+def _remove_checkpoints(folder: Path, *needed: str) -> None:
+    """Remove replay buffers and curves but those that are still needed."""
     for old in (*folder.glob("memory-*.npz"), *folder.glob("curve-*.json")):
-        if old.name != f"curve-{step}.json":
+        if old.name not in needed:
             old.unlink()
 
 
@@ -250,9 +250,7 @@ class _Checkpointer(BaseCallback):
         model.replay_buffer.save(self.folder / f"memory-{step}.npz")
         write_json(self.folder / f"curve-{step}.json", self.curve)
         model.save(self.folder / "model.zip")
-        for old in (*self.folder.glob("memory-*.npz"), *self.folder.glob("curve-*.json")):
-            if f"-{step}." not in old.name:
-                old.unlink()
+        _remove_checkpoints(self.folder, f"memory-{step}.npz", f"curve-{step}.json")
         self._report()
 
     def _on_step(self) -> bool:

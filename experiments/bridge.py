@@ -143,7 +143,5 @@ def _returns(outcome: Outcome, later: list[NormalMixture], gamma: float) -> Norm
     return NormalMixture(weights, means, scales)
 
 
-def register() -> None:
-    """Register the environment with Gymnasium, once."""
-    if NAME not in gymnasium.registry:
-        gymnasium.register(NAME, entry_point="cramix.rl.bridge:Bridge")
+if NAME not in gymnasium.registry:
+    gymnasium.register(NAME, entry_point="experiments.bridge:Bridge")
