@@ -6,27 +6,15 @@ the autograd function too, non-differentiable: that is how function transforms l
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from cramix.distance.derivatives import constant_gradient
 from cramix.distance.energy import ladder
-from cramix.distance.energy.array_protocol import Array, as_tensor
-from cramix.distance.energy.flat_mixtures import Components, Flat, Points, flat
-from cramix.distance.energy.signature import no_energy
-
-
-class _Call(NamedTuple):
-    """What an evaluation needs besides the tensors of both sides, the first `n_p` of which are those of p."""
-
-    n_p: int
-    grad_p: bool
-    grad_q: bool
-    tolerance: float
-    target_self_energy: bool
+from cramix.distance.energy.flat_mixtures import Components, Points, Side
+from cramix.distance.energy.numpy_or_torch import Array, as_tensor
+from cramix.distance.energy.signature import Problem, no_energy
 
 
 def transformable_energy(
@@ -42,10 +30,9 @@ def transformable_energy(
         tolerance: error of a mean distance, relative to the size of the problem.
         target_self_energy: whether to subtract the self energy of q.
     """
-    call = _Call(len(p), grad_p, grad_q, tolerance, target_self_energy)
     # Where nothing needs a gradient, the compiler of torch 2.13 fails on the function.
     energy = _TransformableEnergy.apply if grad_p or grad_q else _TransformableEnergy.forward
-    return energy(*call, *p, *q)[0]
+    return energy(len(p), grad_p, grad_q, tolerance, target_self_energy, *p, *q)[0]
 
 
 class _TransformableEnergy(Function):
@@ -75,8 +62,7 @@ class _TransformableEnergy(Function):
     @staticmethod
     def vmap(info, in_dims, *arguments):
         # The mapped axis becomes part of the batch, which all sides then have in full.
-        call, tensors = _Call(*arguments[:5]), arguments[5:]
-        mapped = info.batch_size
+        call, tensors, mapped = arguments[:5], arguments[5:], info.batch_size
         moved = [x[None] if dim is None else x.movedim(dim, 0) for x, dim in zip(tensors, in_dims[5:], strict=True)]
         rows = max(x.shape[1] for x in moved)
         merged = [x.expand(mapped, rows, *x.shape[2:]).reshape(mapped * rows, *x.shape[2:]) for x in moved]
@@ -103,19 +89,18 @@ def _energy_op(
 ) -> list[Tensor]:
     """Return the distance, and its gradient for each tensor, empty ones where not requested."""
     like, rows = tensors[0], max(len(x) for x in tensors)
-    p, q = _side(tensors[:n_p]), _side(tensors[n_p:])
     known_q = None if target_self_energy else no_energy(rows, like.device)
-    found = ladder.evaluate(p, q, None, known_q, tolerance, grad_p=grad_p, grad_q=grad_q)
+    sides = _side(tensors[:n_p]), _side(tensors[n_p:])
+    found = ladder.evaluate(Problem(*sides, None, known_q, tolerance, grad_p, grad_q))
     distances = ordinary(found.distances)
     distances = distances.clamp_min_(0) if target_self_energy else distances
     empty = like.new_empty(0, dtype=torch.float64)
-    for_p = [ordinary(x).double() for x in found.at_p] or [empty] * n_p
-    for_q = [ordinary(x).double() for x in found.at_q] or [empty] * (len(tensors) - n_p)
-    return [distances.to(like.dtype), *(x.clone() for x in (*for_p, *for_q))]
+    known = *(found.at_p or [empty] * n_p), *(found.at_q or [empty] * (len(tensors) - n_p))
+    return [distances.to(like.dtype), *(as_tensor(x).double().clone() for x in known)]
 
 
-def _side(tensors: list[Tensor]) -> Flat:
-    return flat(Components if len(tensors) == 3 else Points, tuple(tensors))
+def _side(tensors: list[Tensor]) -> Side:
+    return Components(*tensors) if len(tensors) == 3 else Points(*tensors)
 
 
 @_energy_op.register_fake
