@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.distance.operands import Mixture, common_batch, promoted_mixtures, require_mixture
+from cramix.distance.operands import Mixture, as_mixtures
 from cramix.mixture import Covariance, Diagonal, Full, NormalMixture, Spherical
 from cramix.mixture.components import whitened_log_density
 
@@ -32,10 +32,7 @@ def density_l2_squared(p: Mixture, q: Mixture) -> Tensor:
         >>> density_l2_squared(p, p.affine(1.0, 1.0))
         tensor(0.1248)
     """
-    require_mixture("p", p)
-    require_mixture("q", q)
-    common_batch(p, q)
-    p, q = promoted_mixtures(p, q)
+    p, q, _ = as_mixtures(p, q)
     a, b = _side(p), _side(q)
     pairs = [_overlaps(*sides) for sides in ((a, b), (a, a), (b, b))]
     # In units of the largest density, so that no infinities are subtracted.
@@ -48,11 +45,10 @@ def density_l2_squared(p: Mixture, q: Mixture) -> Tensor:
 
 
 def _side(mixture: Mixture) -> _Side:
+    mixture._require_density("the L2 distance of densities")
     if isinstance(mixture, NormalMixture):
-        mixture._require_density("the L2 distance of densities")
         covariances: Covariance = Spherical(mixture.scales.double().square())
         return _Side(mixture.weights.double(), mixture.means.double().unsqueeze(-1), covariances)
-    mixture._require_density("the L2 distance of densities")
     wide = mixture.to(dtype=torch.float64)
     return _Side(wide.weights, wide.means, wide.covariance_kind)
 

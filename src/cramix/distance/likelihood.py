@@ -20,6 +20,7 @@ def negative_log_likelihood(p: Mixture, x: Tensor, weights: Tensor) -> Tensor:
         weights: `(*batch, n)`, of any positive sum.
 
     Example:
+        >>> from cramix import NormalMixture
         >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
         >>> negative_log_likelihood(p, torch.tensor([-1.0, 1.0]), torch.tensor([0.5, 0.5]))
         tensor(1.4189)
@@ -37,6 +38,7 @@ def log_density(p: Mixture, x: Tensor, block: int | None = None) -> Tensor:
     """Return the log density of a mixture without batch at points `(n,)` or `(n, d)`, in blocks, without gradient.
 
     Example:
+        >>> from cramix import NormalMixture
         >>> log_density(NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1)), torch.tensor([0.0, 1.0]))
         tensor([-0.9189, -1.4189])
     """

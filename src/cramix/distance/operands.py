@@ -85,22 +85,30 @@ def as_operands(kind: type[M], p: Any, q: Any) -> tuple[M, M, PreparedTarget | N
     """Return both sides of a distance as mixtures of one dtype, with batch shapes that broadcast, and prepared ones."""
     prepared = [side if isinstance(side, PreparedTarget) else None for side in (p, q)]
     p, q = (side.mixture if isinstance(side, PreparedTarget) else side for side in (p, q))
-    a, b = _as_operand("p", p, kind, q), _as_operand("q", q, kind, p)
-    if a.event_shape != b.event_shape:
-        raise ValueError(f"p and q must have one dimension; got {a.event_shape[0]} and {b.event_shape[0]}.")
-    check_broadcast("Batch shapes come before components.", p=a.batch_shape, q=b.batch_shape)
-    a, b = promoted_mixtures(a, b)
+    a, b, _ = as_mixtures(_as_operand("p", p, kind, q), _as_operand("q", q, kind, p))
     x, y = (None if side is None else side.in_dtype(a.means.dtype) for side in prepared)
     return a, b, x, y
 
 
+def as_mixtures(p: M, q: M) -> tuple[M, M, torch.Size]:
+    """Require two mixtures in one space; return them in one dtype, and the shape their batch shapes broadcast to."""
+    require_mixture("p", p)
+    require_mixture("q", q)
+    if p.event_shape != q.event_shape:
+        raise ValueError(f"p and q must have one event shape; got {tuple(p.event_shape)} and {tuple(q.event_shape)}.")
+    batch = check_broadcast("Batch shapes come before components.", p=p.batch_shape, q=q.batch_shape)
+    return *promoted_mixtures(p, q), batch
+
+
 def require_mixture(name: str, x: Any, kind: type | None = None) -> None:
     """Raise a ValueError unless x is a mixture, of the given kind."""
-    if isinstance(x, Mixture if kind is None else kind):
-        return
-    wanted = "a mixture" if kind is None else f"a {kind.__name__}"
+    if not isinstance(x, Mixture if kind is None else kind):
+        raise _wrong_type(name, "a mixture" if kind is None else f"a {kind.__name__}", x)
+
+
+def _wrong_type(name: str, wanted: str, x: Any) -> ValueError:
     cure = " For samples see from_samples." if isinstance(x, Tensor) else _CURES.get(type(x).__name__, "")
-    raise ValueError(f"{name} must be {wanted}; got {type(x).__name__}.{cure}")
+    return ValueError(f"{name} must be {wanted}; got {type(x).__name__}.{cure}")
 
 
 def promoted_mixtures(p: M, q: M) -> tuple[M, M]:
@@ -129,18 +137,9 @@ def in_kind_of(result: Tensor, *inputs: Any) -> Any:
     return to_numpy(result)[()]
 
 
-def common_batch(p: Mixture, q: Mixture) -> torch.Size:
-    """Require two mixtures in one space, and return the shape that their batch shapes broadcast to."""
-    check_one_device(p=p.means, q=q.means)
-    if p.event_shape != q.event_shape:
-        raise ValueError(f"p and q must have one event shape; got {tuple(p.event_shape)} and {tuple(q.event_shape)}.")
-    return check_broadcast("Batch shapes come before components.", p=p.batch_shape, q=q.batch_shape)
-
-
 def _tensor(name: str, x: Any, p: base.Mixture) -> Tensor:
     if isinstance(x, torch.distributions.Distribution) or x is None:
-        cure = _CURES.get(type(x).__name__, "")
-        raise ValueError(f"{name} must be a tensor, an array or a mixture; got {type(x).__name__}.{cure}")
+        raise _wrong_type(name, "a tensor, an array or a mixture", x)
     return as_tensor(name, x, p.means)
 
 
@@ -158,16 +157,11 @@ def _wrong_shape(name: str, p: base.Mixture, x: Tensor, several: str) -> ValueEr
     return ValueError(f"{name} must be one observation {draw} or {several} {shape}, n >= 1; got {got}.")
 
 
-def _of_samples(p: Any, name: str, x: Tensor, weights: Tensor | None = None) -> Any:
-    return type(p)._of_samples(name, x, weights)
-
-
 def _one_observation_each(p: Any, x: Tensor, sample_weight: Any, missing: str) -> Target:
     weight = observation_weights(sample_weight, p.batch_shape, p)
     present = None
     if missing == "ignore":
-        event = tuple(range(-len(p.event_shape), 0))
-        gone = x.isnan().any(event) if event else x.isnan()
+        gone = _has_nan(p, x)
         if not readable(x) or bool(gone.any()):
             # The loss of a missing observation is computed at a mean of p, as a constant, and then set to 0.
             instead = (p.means[..., 0, :] if p.event_shape else p.means[..., 0]).detach()
@@ -175,7 +169,7 @@ def _one_observation_each(p: Any, x: Tensor, sample_weight: Any, missing: str) -
             p, present = _constant_where(gone, p), ~gone
             counted = present.to(p.means.dtype)
             weight = counted if weight is None else weight * counted
-    q = _of_samples(p, "target", x.unsqueeze(-1 - len(p.event_shape)))
+    q = type(p)._of_samples("target", x.unsqueeze(-1 - len(p.event_shape)))
     return Target(p, q, p.batch_shape, weight, present)
 
 
@@ -189,17 +183,18 @@ def _constant_where(mask: Tensor, p: Any) -> Any:
 
 
 def _set_of_samples(p: Any, x: Tensor, sample_weight: Any, missing: str) -> Target:
-    weights = None
-    if sample_weight is not None:
-        weights = _weights("sample_weight", sample_weight, x.shape[:1], p)
+    weights = None if sample_weight is None else _weights("sample_weight", sample_weight, x.shape[:1], p)
     if missing == "ignore":
-        x, weights = _without_missing(x, weights)
-    return Target(p, _of_samples(p, "target", x, weights), torch.Size())
+        x, weights = _without_missing(x, weights, ~_has_nan(p, x))
+    return Target(p, type(p)._of_samples("target", x, weights), torch.Size())
 
 
-def _without_missing(x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Drop samples with a NaN; where values cannot be inspected, give them the weight 0 instead."""
-    present = ~(x.isnan().any(-1) if x.ndim == 2 else x.isnan())
+def _has_nan(p: base.Mixture, x: Tensor) -> Tensor:
+    return x.isnan().any(-1) if p.event_shape else x.isnan()
+
+
+def _without_missing(x: Tensor, weights: Tensor | None, present: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Drop samples that are not present; where values cannot be inspected, give them the weight 0 instead."""
     if readable(x):
         if not bool(present.any()):
             raise ValueError(f"target must hold at least one sample without NaN; got {len(x)} with NaN.")
@@ -261,8 +256,7 @@ def _as_operand(name: str, side: Any, kind: type[M], other: Any) -> M:
     if isinstance(side, kind):
         return side
     if isinstance(side, torch.distributions.Distribution) or side is None:
-        cure = _CURES.get(type(side).__name__, "")
-        raise ValueError(f"{name} must be a {kind.__name__} or samples; got {type(side).__name__}.{cure}")
+        raise _wrong_type(name, f"a {kind.__name__} or samples", side)
     like = other.means if isinstance(other, Mixture) else other if isinstance(other, Tensor) else None
     like = like if like is not None and like.is_floating_point() else None
     x = as_tensor(name, side, like)

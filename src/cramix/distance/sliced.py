@@ -15,7 +15,7 @@ from torch import Tensor
 from cramix import directions as schemes
 from cramix.arrays import as_tensor, check_one_device
 from cramix.checks import check_finite
-from cramix.distance.cramer.distance import cramer_of_mixtures
+from cramix.distance.cramer.autograd import cramer_of_mixtures
 from cramix.distance.derivatives import root
 from cramix.distance.energy.autograd import Energy, Operand, energy_distance, requires_grad
 from cramix.distance.energy.ladder import check_backend
@@ -66,37 +66,7 @@ def sliced_cramer_squared(
     """
     check_backend(backend)
     check_options(directions, normalization, tolerance)
-    a, b, prepared_p, prepared_q = as_operands(MultivariateNormalMixture, p, q)
-    return sliced_cramer_of_mixtures(
-        a,
-        b,
-        directions,
-        normalization,
-        prepared_p=prepared_p,
-        prepared_q=prepared_q,
-        tolerance=tolerance,
-        target_self_energy=target_self_energy,
-        generator=generator,
-        backend=backend,
-        block=block,
-    )
-
-
-def sliced_cramer_of_mixtures(
-    p: MultivariateNormalMixture,
-    q: MultivariateNormalMixture,
-    directions: Any = "exact",
-    normalization: str = "mean",
-    *,
-    prepared_p: PreparedTarget | None = None,
-    prepared_q: PreparedTarget | None = None,
-    tolerance: float = 1e-7,
-    target_self_energy: bool = True,
-    generator: torch.Generator | None = None,
-    backend: str = "auto",
-    block: int | None = None,
-) -> Tensor:
-    """Return the losses of mixtures of one dtype, whose self energies may be known; see `sliced_cramer_squared`."""
+    p, q, prepared_p, prepared_q = as_operands(MultivariateNormalMixture, p, q)
     directions = checked_directions(directions, p.means)
     if not target_self_energy:
         check_target_self_energy(directions, p, q)

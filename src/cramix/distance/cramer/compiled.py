@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cramix.distance.cramer.blocked import INV_SQRT_PI, closed_form, component_major, working_dtype
 from cramix.distance.cramer.cancellation import THRESHOLD, recomputed
-from cramix.distance.cramer.signature import Evaluation, Operand, batch_of
+from cramix.distance.cramer.signature import Evaluation, Operand, Problem, batch_of
 from cramix.distance.kernels import LARGEST_EXPONENT, normalized
 
 
@@ -24,10 +24,9 @@ class _Sums(NamedTuple):
     h: Tensor
 
 
-def evaluate(
-    p: Operand, q: Operand, self_energy_q: Tensor | None, *, grad_p: bool, grad_q: bool, block: int | None = None
-) -> Evaluation:
-    """Evaluate losses and gradients; see `signature.Implementation`. The compiler chooses blocks itself."""
+def evaluate(problem: Problem) -> Evaluation:
+    """Evaluate losses and gradients; see `signature.Problem`. The compiler chooses blocks itself."""
+    p, q, self_energy_q, grad_p, grad_q, _ = problem
     dtype, batch = p.means.dtype, batch_of(p, q)
     working = working_dtype(p, q, batch)
     a, p_total = _normalized(p, working)

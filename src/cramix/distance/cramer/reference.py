@@ -10,14 +10,13 @@ import math
 import torch
 from torch import Tensor
 
-from cramix.distance.cramer.signature import Evaluation, Operand, batch_of
+from cramix.distance.cramer.signature import Evaluation, Operand, Problem, batch_of
 from cramix.distance.kernels import normalized
 
 
-def evaluate(
-    p: Operand, q: Operand, self_energy_q: Tensor | None, *, grad_p: bool, grad_q: bool, block: int | None = None
-) -> Evaluation:
-    """Evaluate by autograd of the plain formula; see `signature.Implementation`."""
+def evaluate(problem: Problem) -> Evaluation:
+    """Evaluate by autograd of the plain formula; see `signature.Problem`."""
+    p, q, self_energy_q, grad_p, grad_q, _ = problem
     batch = batch_of(p, q)
     leaves = [x.detach().expand(*batch, -1).clone().requires_grad_() for x in (*p, *q) if x is not None]
     with torch.enable_grad():
