@@ -1,6 +1,6 @@
-"""Fits against scikit-learn, tgmm and pomegranate: likelihood reached, likelihood of held-out samples, time.
+"""Fits against scikit-learn, tgmm and pomegranate: training likelihood, held-out likelihood, time.
 
-Contestants take turns on the same samples with the same seed. Results go to benchmarks/fitting.md.
+The methods take turns on the same samples with the same seed. Results go to benchmarks/fitting.md.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Fit = Callable[[np.ndarray, Problem, int], Callable[[np.ndarray], float]]
 
 def em(**settings: float) -> Fit:
     def run(x: np.ndarray, problem: Problem, seed: int) -> Callable[[np.ndarray], float]:
-        options = {"n_init": 10, "reg_covar": problem.floor, "random_state": seed, **settings}
-        return GaussianMixture(problem.k, covariance_type=problem.covariances, **options).fit(x).score
+        options = {"n_init": 10, "reg_covar": problem.reg_covar, "random_state": seed, **settings}
+        return GaussianMixture(problem.n_components, covariance_type=problem.covariance_type, **options).fit(x).score
 
     return run
 
@@ -42,9 +42,9 @@ def ours(init_params: str | None = None) -> Fit:
     def run(x: np.ndarray, problem: Problem, seed: int) -> Callable[[np.ndarray], float]:
         result = cramix.fit(
             torch.from_numpy(x),
-            problem.k,
-            covariance_type=problem.covariances,
-            reg_covar=problem.floor,
+            problem.n_components,
+            covariance_type=problem.covariance_type,
+            reg_covar=problem.reg_covar,
             init_params=init_params,
             generator=torch.Generator().manual_seed(seed),
         )
@@ -57,7 +57,11 @@ def of_tgmm(x: np.ndarray, problem: Problem, seed: int) -> Callable[[np.ndarray]
     import tgmm
 
     model = tgmm.GaussianMixture(
-        problem.k, x.shape[1], covariance_type=problem.covariances, reg_covar=problem.floor, random_state=seed
+        problem.n_components,
+        x.shape[1],
+        covariance_type=problem.covariance_type,
+        reg_covar=problem.reg_covar,
+        random_state=seed,
     ).fit(torch.from_numpy(x))
     return lambda y: model.score_samples(torch.from_numpy(y)).mean().item()
 
@@ -67,7 +71,9 @@ def of_pomegranate(x: np.ndarray, problem: Problem, seed: int) -> Callable[[np.n
     from pomegranate.gmm import GeneralMixtureModel
 
     model = GeneralMixtureModel(
-        [Normal(covariance_type=problem.covariances) for _ in range(problem.k)], tol=1e-3, random_state=seed
+        [Normal(covariance_type=problem.covariance_type) for _ in range(problem.n_components)],
+        tol=1e-3,
+        random_state=seed,
     ).fit(torch.from_numpy(x).float())
     return lambda y: model.log_probability(torch.from_numpy(y).float()).mean().item()
 
@@ -83,7 +89,7 @@ def timed(fit: Fit, x: np.ndarray, problem: Problem, seed: int) -> tuple[Callabl
 
 
 def ring_line_square(page: Page, path: Path, seeds: int) -> None:
-    """How often the best known optimum of the paper's data is found."""
+    """Count how often the best known optimum of the paper's data is found."""
     x = np.loadtxt(path)[:, :2]
     problem = Problem("ring-line-square", 10, "full", 1e-6, lambda seed: (x, x))
     contestants = {
@@ -112,10 +118,10 @@ def ring_line_square(page: Page, path: Path, seeds: int) -> None:
         [
             f"## The paper's ring, line and square, k = 10, {seeds} seeds",
             "",
-            f"Near: within 0.001 of the best known mean log likelihood, {BEST_KNOWN}. Time: also as a part of {EM}'s "
-            "on the same seed, median (10 % to 90 %).",
+            f"Near the optimum: within 0.001 of the best known mean log likelihood, {BEST_KNOWN}. Relative time: "
+            f"divided by that of {EM} on the same seed, median (10 % to 90 % quantiles).",
             "",
-            "| | near | median | worst | time | part |",
+            "| method | near the optimum | median log likelihood | worst log likelihood | time | relative time |",
             "|---|---|---|---|---|---|",
             *rows,
         ]
@@ -128,12 +134,14 @@ def many_problems(page: Page, seeds: int) -> None:
         [
             f"## Other problems, {seeds} seeds each",
             "",
-            "Every seed draws new samples, or splits real data anew, 70 % to fit and 30 % to score. Mean log "
-            "likelihoods: median and worst over the seeds on the samples that were fitted, and median and worst of the "
-            f"difference to {EM} on the same samples; on held-out samples the mean difference with its standard error. "
-            f"Time: median, and as a part of {EM}'s.",
+            "Every seed draws new samples, or a new split of real data, 70 % to fit and 30 % held out. Log "
+            f"likelihoods are means over samples. EM is {EM}. On the training samples: median and worst over the "
+            "seeds, and median and worst of the difference to EM on the same samples. On held-out samples: the "
+            "mean difference with its standard error. Time: median, and the median ratio to the time of EM.",
             "",
-            "| problem | method | median | worst | less EM's: median | worst | held-out less EM's | time | part |",
+            "| problem | method | median log likelihood | worst | minus EM: median | minus EM: worst | held-out "
+            "minus EM "
+            "| time | relative time |",
             "|---|---|---|---|---|---|---|---|---|",
         ]
     )
@@ -153,7 +161,7 @@ def many_problems(page: Page, seeds: int) -> None:
             held = f"{less[:, 1].mean():+.4f} ± {less[:, 1].std(ddof=1) / np.sqrt(seeds):.4f}" if name != EM else ""
             gain = f"{np.median(less[:, 0]):+.4f} | {less[:, 0].min():+.4f}" if name != EM else " | "
             part = f"{np.median(seconds / base[:, 2]):.2f}" if name != EM else "1"
-            label = f"{problem.name}, k {problem.k}, {problem.covariances}" if name == EM else ""
+            label = f"{problem.name}, k {problem.n_components}, {problem.covariance_type}" if name == EM else ""
             rows.append(
                 f"| {label} | {name} | {np.median(train):.4f} | {train.min():.4f} | {gain} | {held} | "
                 f"{np.median(seconds):.3f} s | {part} |"
@@ -162,7 +170,7 @@ def many_problems(page: Page, seeds: int) -> None:
 
 
 def time_to_quality(page: Page, path: Path, repeats: int) -> None:
-    """How long each library takes to reach what scikit-learn's ten starts reach, from one start after another."""
+    """Measure how long each library takes to reach the likelihood of scikit-learn with ten starts, start by start."""
     by_name = {problem.name: problem for problem in problems()}
     chosen = [by_name[name] for name in ("seven of many sizes, d 2", "outliers, d 3", "six, d 6", "digits, d 10")]
     if path.exists():
@@ -182,16 +190,16 @@ def time_to_quality(page: Page, path: Path, repeats: int) -> None:
             spent = sorted(until(goal, fit, x, problem, 1000 * (repeat + 1)) for repeat in range(repeats))
             reached = [seconds for seconds in spent if np.isfinite(seconds)]
             middle = f"{np.median(spent):.3f} s" if np.isfinite(np.median(spent)) else "not reached"
-            spread = f"{reached[0]:.3f} to {reached[-1]:.3f} s" if reached else ""
-            rows.append(f"| {problem.name} | {name} | {middle} | {spread} | {len(reached)} of {repeats} |")
+            extent = f"{reached[0]:.3f} to {reached[-1]:.3f} s" if reached else ""
+            rows.append(f"| {problem.name} | {name} | {middle} | {extent} | {len(reached)} of {repeats} |")
     page.add(
         [
-            "## Time to reach what scikit-learn reaches with ten starts",
+            "## Time to reach the likelihood of scikit-learn with ten starts",
             "",
-            f"Single fits with one seed after another until the mean log likelihood is the median of {EM} less 1e-4, "
-            f"at most {ROUNDS} fits; {repeats} times. Each at its own settings for one start.",
+            f"Single fits, seed after seed, until the mean log likelihood is at most 1e-4 below the median of {EM}; "
+            f"at most {ROUNDS} fits, repeated {repeats} times. Each library with its default settings for one start.",
             "",
-            "| problem | method | median | least to largest | reached |",
+            "| problem | method | median time | shortest to longest | reached |",
             "|---|---|---|---|---|",
             *rows,
         ]
@@ -199,13 +207,13 @@ def time_to_quality(page: Page, path: Path, repeats: int) -> None:
 
 
 def until(goal: float, fit: Fit, x: np.ndarray, problem: Problem, seed: int) -> float:
-    """Seconds until the goal is reached, infinite if never."""
+    """Return the seconds until the goal is reached; infinity if never."""
     spent = 0.0
     for i in range(ROUNDS):
         try:
             score, seconds = timed(fit, x, problem, seed + i)
         except (RuntimeError, ValueError, torch.linalg.LinAlgError):
-            continue  # a fit that fails, as pomegranate's does on a singular covariance, is lost time
+            continue  # pomegranate fails on singular covariances
         spent += seconds
         if score(x) >= goal:
             return spent
@@ -213,7 +221,7 @@ def until(goal: float, fit: Fit, x: np.ndarray, problem: Problem, seed: int) -> 
 
 
 def compressing(page: Page) -> None:
-    """Small mixtures for large ones, against greedy merges."""
+    """Compress large mixtures, against greedy merges."""
     rows = []
     for name, mixture in (("2,000 of a KDE, d 2", kde(2000)), ("100, d 2", hundred(2)), ("100, d 8", hundred(8))):
         methods: dict[str, Callable[[], cramix.MultivariateNormalMixture]] = {
@@ -234,9 +242,9 @@ def compressing(page: Page) -> None:
         [
             "## Compression to 10 components",
             "",
-            "C2: the sliced Cramér distance to the large mixture. ISE: the integrated squared error of the density.",
+            "C2 is the sliced Cramér distance to the large mixture; the squared error is that of the density.",
             "",
-            "| mixture | method | C2 | ISE | time |",
+            "| mixture | method | C2 | integrated squared error | time |",
             "|---|---|---|---|---|",
             *rows,
         ]
@@ -244,7 +252,7 @@ def compressing(page: Page) -> None:
 
 
 def kde(n: int) -> cramix.MultivariateNormalMixture:
-    """A kernel density estimate of a sample of seven components, by Scott's bandwidth."""
+    """Return a kernel density estimate of samples of seven components, with Scott's bandwidth."""
     sample = next(p for p in problems() if p.name.startswith("seven")).draw(FIRST_SEED)[1][:n]
     x = torch.from_numpy(sample)
     bandwidth = torch.cov(x.T) * n ** (-2 / 6)
@@ -252,7 +260,7 @@ def kde(n: int) -> cramix.MultivariateNormalMixture:
 
 
 def hundred(dim: int) -> cramix.MultivariateNormalMixture:
-    """A hundred components in ten loose groups."""
+    """Return a hundred components in ten loose groups."""
     g = torch.Generator().manual_seed(FIRST_SEED)
     groups = 4 * torch.randn(10, dim, generator=g, dtype=torch.float64)
     means = groups.repeat_interleave(10, 0) + torch.randn(100, dim, generator=g, dtype=torch.float64)
@@ -272,7 +280,7 @@ def main() -> None:
     parser.add_argument("--ring-seeds", type=int, default=100)
     parser.add_argument("--parts", nargs="*", default=["ring", "problems", "quality", "compression"])
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # peers warn of fits that do not converge, which their rows show
+    warnings.simplefilter("ignore")  # the rows show fits that do not converge
     page = Page(options.out, ["# Fits", "", "`python benchmarks/fitting.py`.", "", f"{machine(torch, sklearn)}."])
     if "ring" in options.parts and options.data.exists():
         ring_line_square(page, options.data, options.ring_seeds)

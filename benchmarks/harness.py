@@ -1,7 +1,7 @@
-"""What the benchmarks share: contestants that take turns, the paper's formula, peak memory, the pages of results.
+"""Shared by the benchmarks: turns, the paper's formula, peak memory, pages of results.
 
-Contestants of a table take turns, so that a slow spell of the machine hits all of them; ratios are medians over the
-turns, with the smallest and the largest behind.
+The methods of a table take turns, so that a slow period of the machine affects all of them. Ratios are medians over the
+turns, followed by the smallest and the largest.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ TURNS = 9
 
 
 def paper_unit(m1: torch.Tensor, s1: torch.Tensor, m2: torch.Tensor, s2: torch.Tensor) -> torch.Tensor:
-    """The unit of the paper's appendix B: twice GELU less z plus a Gaussian, times the spread."""
-    spread = torch.sqrt(s1**2 + s2**2 + 1e-20)
-    z = (m1 - m2) / spread
-    return spread * (2 * F.gelu(z) - z + 0.797884560802865356 * torch.exp(-(z**2) / 2))
+    """The unit of the paper's appendix B: twice GELU minus z plus a Gaussian, times the standard deviation."""
+    scale = torch.sqrt(s1**2 + s2**2 + 1e-20)
+    z = (m1 - m2) / scale
+    return scale * (2 * F.gelu(z) - z + 0.797884560802865356 * torch.exp(-(z**2) / 2))
 
 
 def paper_term(p: list[torch.Tensor], q: list[torch.Tensor]) -> torch.Tensor:
@@ -38,7 +38,7 @@ def with_gradients(loss: Callable[[], torch.Tensor], leaves: list[torch.Tensor])
 
 
 def take_turns(contestants: dict[str, Callable[[], object]], turns: int = TURNS) -> dict[str, list[float]]:
-    """Seconds a call of each contestant, one number a turn."""
+    """Return the seconds per call of each method, one number per turn."""
     repeats = {}
     for name, run in contestants.items():
         run(), run()
@@ -56,12 +56,12 @@ def take_turns(contestants: dict[str, Callable[[], object]], turns: int = TURNS)
 
 
 def report(times: dict[str, list[float]], baseline: str) -> list[str]:
-    """Rows of a table: contestant, median time, how many times faster than the baseline (smallest to largest)."""
+    """Return the rows of a table: method, median time, speed relative to the baseline (smallest to largest)."""
     rows = []
-    for name, own in times.items():
-        ratios = sorted(b / t for b, t in zip(times[baseline], own, strict=True))
+    for name, seconds in times.items():
+        ratios = sorted(b / t for b, t in zip(times[baseline], seconds, strict=True))
         speed = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})" if name != baseline else "1"
-        rows.append(f"| {name} | {1e3 * statistics.median(own):.3g} ms | {speed} |")
+        rows.append(f"| {name} | {1e3 * statistics.median(seconds):.3g} ms | {speed} |")
     return rows
 
 
@@ -77,7 +77,7 @@ class Page:
         self._write([*block, ""])
 
     def extend(self, rows: list[str]) -> None:
-        """Add rows to the table that came last."""
+        """Add rows to the last table."""
         self.lines.pop()
         self._write([*rows, ""])
 
@@ -88,25 +88,25 @@ class Page:
 
     def section(self, title: str, rows: list[str], note: str = "") -> None:
         head = [f"## {title}", "", *([note, ""] if note else [])]
-        self.add([*head, "| | time | times as fast |", "|---|---|---|", *rows])
+        self.add([*head, "| method | time | speed relative to the first row |", "|---|---|---|", *rows])
 
 
 def peak_megabytes(script: str, which: str) -> float:
-    """Growth of the peak resident memory by one evaluation with gradients, in a process of its own."""
+    """Return the growth of the peak resident memory by one evaluation with gradients, in a separate process."""
     command = [sys.executable, script, "--peak", which]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def print_growth(run: Callable[[], object]) -> None:
-    """Print the growth of the peak resident memory in megabytes; what is to be warm must be so already."""
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts anew
+    """Print the growth of the peak resident memory in megabytes; the caller warms up before."""
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: resets the peak
     before = _status("VmRSS")
     run()
     print((_status("VmHWM") - before) / 1024)
 
 
 def _status(field: str) -> int:
-    """A field of the process's status in kB."""
+    """Return a field of the status of the process, in kB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field))
 

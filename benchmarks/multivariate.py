@@ -1,4 +1,4 @@
-"""The multivariate distance without slices against slices, geomloss and POT, in one process.
+"""The exact multivariate distance against slices, geomloss and POT, in one process.
 
 Results go to benchmarks/multivariate.md.
 """
@@ -40,16 +40,16 @@ def ours(p: list[torch.Tensor], points: torch.Tensor | PreparedTarget, **options
 
 
 def paper_loss(
-    p: list[torch.Tensor], points: torch.Tensor, slices: torch.Tensor, own_term: bool = False
+    p: list[torch.Tensor], points: torch.Tensor, slices: torch.Tensor, self_energy: bool = False
 ) -> torch.Tensor:
-    """The paper's algorithm; the term of the points alone is, for 10^5 of them, 10^10 pairs a slice."""
+    """The paper's algorithm; the self energy of 10^5 points would be 10^10 pairs per slice."""
     weights, means, factors = p
     scales = (factors @ slices.T).square().sum(-2).T.sqrt()  # (t, k)
     mixture = [weights.expand_as(scales), slices @ means.T, scales]
     projected = slices @ points.T
     atoms = [torch.full_like(projected, 1 / len(points)), projected, torch.zeros_like(projected)]
     loss = paper_term(mixture, atoms) - 0.5 * paper_term(mixture, mixture)
-    return (loss - 0.5 * paper_term(atoms, atoms) if own_term else loss).mean()
+    return (loss - 0.5 * paper_term(atoms, atoms) if self_energy else loss).mean()
 
 
 def mixture_rows(n: int, dim: int, turns: int) -> dict[str, list[float]]:
@@ -57,7 +57,7 @@ def mixture_rows(n: int, dim: int, turns: int) -> dict[str, list[float]]:
     known = PreparedTarget(points)
     paper_slices = directions.random(64, dim)
     contestants = {
-        "paper's formula, eager, 64 slices, without the points' own term": with_gradients(
+        "paper's formula, eager, 64 slices, without the self energy of the points": with_gradients(
             lambda: paper_loss(p, points, paper_slices), p
         ),
         "cramix, exact": with_gradients(lambda: ours(p, known, target_self_energy=n <= 10_000), p),
@@ -68,11 +68,11 @@ def mixture_rows(n: int, dim: int, turns: int) -> dict[str, list[float]]:
 
 
 def whole_formula_rows(n: int, dim: int) -> dict[str, list[float]]:
-    """All three sums of the paper's formula, as it is printed."""
+    """All three sums of the paper's formula, as printed; ours caches the self energy."""
     p, points = problem(n, dim)
-    known, slices = MultivariateNormalMixture.from_samples(points), directions.random(64, dim)
+    known, slices = PreparedTarget(points), directions.random(64, dim)
     contestants = {
-        "paper's formula, eager, 64 slices": lambda: paper_loss(p, points, slices, own_term=True),
+        "paper's formula, eager, 64 slices": lambda: paper_loss(p, points, slices, self_energy=True),
         "cramix, exact": lambda: ours(p, known),
         "cramix, 64 slices": lambda: ours(p, known, directions=64),
     }
@@ -80,7 +80,7 @@ def whole_formula_rows(n: int, dim: int) -> dict[str, list[float]]:
 
 
 def point_rows(n: int, dim: int, turns: int) -> dict[str, list[float]]:
-    """All pairs of 10^5 points are left out, and with them the many slices: minutes an evaluation."""
+    """Leave out all pairs of 10^5 points, and many slices of them, which take minutes per evaluation."""
     g = torch.Generator().manual_seed(n + dim)
     x = torch.randn(n, dim, generator=g).requires_grad_()
     y = 1.5 * torch.randn(n, dim, generator=g)
@@ -102,11 +102,11 @@ def point_rows(n: int, dim: int, turns: int) -> dict[str, list[float]]:
 def add_point_rows(page: Page, n: int, dim: int) -> None:
     rows = point_rows(n, dim, turns=3)
     title = f"{n:,} points to {n:,} points, d = {dim}"
-    page.section(title, report(rows, next(iter(rows))), "Gradients for the points. POT computes another distance.")
+    page.section(title, report(rows, next(iter(rows))), "Gradients in the points. POT computes another distance.")
 
 
-def own_term_seconds(n: int, dim: int) -> float:
-    """What the points' own term costs once."""
+def self_energy_seconds(n: int, dim: int) -> float:
+    """Return the time of one evaluation with the self energy of the points."""
     p, points = problem(n, dim)
     started = time.perf_counter()
     with torch.no_grad():
@@ -122,10 +122,15 @@ def main() -> None:
             "",
             f"Machine: {machine(torch, np, geomloss, ot, cramix)}.",
             "",
-            "`make bench` writes this page; how it measures says [results.md](results.md). Loss and gradients in",
-            f"float32, a mixture of {COMPONENTS} components (factors) and N points; ours includes constructing and",
-            "validating it. The points' own term is the same in every step of a fit: slices compute it anew, by",
-            "sorting; exact has it in memory (up to 10,000 points; left out above, the last table says what it costs).",
+            "`make bench` writes this page; [results.md](results.md) describes the method. Loss and gradients in "
+            "float32, for",
+            f"a mixture of {COMPONENTS} components (factor covariances) and N points; ours includes construction "
+            "and validation.",
+            "The self energy of the points is the same in every step of a fit. Slices recompute it by sorting. "
+            "The exact",
+            "distance caches it in a `PreparedTarget` for up to 10,000 points, and leaves it out for more; the "
+            "last table",
+            "shows what it costs.",
         ],
     )
     for dim in (2, 8, 64):
@@ -134,18 +139,24 @@ def main() -> None:
             first = next(iter(rows))
             page.section(f"Mixture to {n:,} points, d = {dim}", report(rows, first))
     rows = whole_formula_rows(1_000, 8)
-    title = "Mixture to 1,000 points, d = 8, with the points' own term in all rows"
-    page.section(title, report(rows, next(iter(rows))))
+    title = "Mixture to 1,000 points, d = 8, with the self energy of the points in all rows"
+    note = "The paper's formula and slices recompute it in every step; the exact distance caches it."
+    page.section(title, report(rows, next(iter(rows))), note)
     for dim in (2, 8, 64):
         for n in (1_000, 10_000, 100_000):
             add_point_rows(page, n, dim)
-    table = ["## The points' own term, once", "", "| N | d = 2 | d = 8 | d = 64 |", "|---|---|---|---|"]
+    table = [
+        "## Time to compute the self energy of the points once",
+        "",
+        "| N | d = 2 | d = 8 | d = 64 |",
+        "|---|---|---|---|",
+    ]
     for n in (1_000, 10_000, 100_000):
-        cells = [f"{own_term_seconds(n, dim):.2g} s" for dim in (2, 8, 64)]
+        cells = [f"{self_energy_seconds(n, dim):.2g} s" for dim in (2, 8, 64)]
         table.append(f"| {n:,} | {' | '.join(cells)} |")
     page.add(table)
     peak = peak_megabytes(__file__, "cramix")
-    page.add([f"Peak memory of exact at N = 1,000,000, d = 8: {peak:.0f} MB above the data."])
+    page.add([f"Peak memory of the exact distance at N = 1,000,000, d = 8: {peak:.0f} MB in addition to the data."])
 
 
 def print_peak() -> None:

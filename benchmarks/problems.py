@@ -1,4 +1,4 @@
-"""Problems to fit, each with samples to fit to and others to score on: real data of scikit-learn, and made ones."""
+"""Problems to fit, each with samples to fit and held-out samples: real data of scikit-learn, and simulated data."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from sklearn.preprocessing import StandardScaler
 
 
 class Problem(NamedTuple):
-    """A name, k, the kind and the floor of covariances, and samples `(n, d)` to fit to and to score on, by a seed."""
+    """A problem; `draw` maps a seed to samples `(n, d)` to fit and to held-out samples."""
 
     name: str
-    k: int
-    covariances: str
-    floor: float
+    n_components: int
+    covariance_type: str
+    reg_covar: float
     draw: Callable[[int], tuple[np.ndarray, np.ndarray]]
 
 
 def problems() -> list[Problem]:
-    """Return all of them, from easy to hard."""
+    """Return all problems, from easy to hard."""
     digits = datasets.load_digits().data / 16
     wine, cancer = (
         StandardScaler().fit_transform(load().data) for load in (datasets.load_wine, datasets.load_breast_cancer)
@@ -80,7 +80,7 @@ def _moons(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _random_mixture(d: int, k: int, apart: float, seed: int) -> Callable[[int, np.random.Generator], np.ndarray]:
-    """Components of unequal weights and of shapes with condition numbers of some hundred, always the same ones."""
+    """Fixed components of unequal weights, whose covariances have condition numbers of some hundreds."""
     rng = np.random.default_rng(seed)
     weights = rng.dirichlet(np.full(k, 3.0))
     means = apart * rng.standard_normal((k, d))
@@ -90,7 +90,7 @@ def _random_mixture(d: int, k: int, apart: float, seed: int) -> Callable[[int, n
 
 
 def _with_outliers(sample: Callable) -> Callable[[int, np.random.Generator], np.ndarray]:
-    """One sample in twenty lies anywhere in a box ten times as wide as the rest."""
+    """One sample in twenty is uniform in a box ten times as wide as the rest."""
 
     def draw(n: int, rng: np.random.Generator) -> np.ndarray:
         x = sample(n, rng)

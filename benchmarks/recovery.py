@@ -156,10 +156,10 @@ def main() -> None:
         "",
         f"`python benchmarks/recovery.py`, {machine(torch, cramix)}.",
         "",
-        f"The same body (two layers of 64), four components, {STEPS} steps of Adam at 0.01 with a cosine, {BATCH} of "
-        f"{ROWS} rows each, {SEEDS} seeds of data and weights. C2 to the true conditional mixture, a mean over 1000 "
-        f"places; it counts as learned below {LIMIT}. A textbook head has no initialization from targets, no standard "
-        "units and no lower bound of scales.",
+        f"The same body (two layers of 64), four components, {STEPS} steps of Adam at 0.01 with a cosine schedule, "
+        f"{BATCH} of {ROWS} rows each, {SEEDS} seeds of data and weights. C2 is the distance to the true "
+        f"conditional mixture, a mean over 1000 inputs; the mixture counts as learned if it is below {LIMIT}. A "
+        "textbook head has no initialization from targets, no standard units and no lower bound of scales.",
     ]
     page = Page(HERE / "recovery.md", intro)
     head = "| problem | head | loss | learned | ended in NaN | median C2 | worst C2 |"

@@ -153,7 +153,7 @@ def run(job: tuple[str, str, int]) -> Score:
     return Score(crps(p, observed).mean().item(), nll, seconds)
 
 
-def spread(values: list[float], digits: int) -> str:
+def mean_and_error(values: list[float], digits: int) -> str:
     """Mean and standard error over folds."""
     if any(map(math.isnan, values)):
         return "none"
@@ -177,8 +177,8 @@ def rows_of(table: str, scores: dict[tuple[str, str], list[Score]]) -> list[str]
         behind = "" if method == OURS else f"{mean:+.{digits}f} ± {error:.{digits}f}"
         seconds = statistics.mean(s.seconds for s in own)
         rows.append(
-            f"| {table if method == OURS else ''} | {method} | {spread(values, digits)} | {behind} | "
-            f"{spread([s.nll for s in own], 3)} | {seconds:.1f} s |"
+            f"| {table if method == OURS else ''} | {method} | {mean_and_error(values, digits)} | {behind} | "
+            f"{mean_and_error([s.nll for s in own], 3)} | {seconds:.1f} s |"
         )
     return rows
 

@@ -1,6 +1,7 @@
-"""GMDQN against sb3-contrib's QR-DQN and Stable-Baselines3's DQN: updates a second, environment steps a second.
+"""GMDQN against sb3-contrib's QR-DQN and Stable-Baselines3's DQN: updates and environment steps per second.
 
-All have the paper's network and batch, one process, one thread, turns. Results go to benchmarks/reinforcement.md.
+All have the paper's network and batch size, and take turns in one process on one thread. Results go to
+benchmarks/reinforcement.md.
 """
 
 from __future__ import annotations
@@ -79,11 +80,11 @@ def steps(model: Any) -> Callable[[], None]:
 
 
 def per_second(times: dict[str, list[float]], baselines: list[str], count: int) -> list[str]:
-    """Rows of `report` with the rate in place of the time, and the ratios to each baseline side by side."""
+    """Return the rows of `report` with rates instead of times, and the ratios to each baseline side by side."""
     ratios = [[row.split("|")[3].strip() for row in report(times, baseline)] for baseline in baselines]
     rows = []
-    for (name, own), *speeds in zip(times.items(), *ratios, strict=True):
-        rows.append(f"| {name} | {count / sorted(own)[len(own) // 2]:.0f} | {' | '.join(speeds)} |")
+    for (name, seconds), *speeds in zip(times.items(), *ratios, strict=True):
+        rows.append(f"| {name} | {count / sorted(seconds)[len(seconds) // 2]:.0f} | {' | '.join(speeds)} |")
     return rows
 
 
@@ -94,9 +95,9 @@ def main() -> None:
         [
             "# Q-learning: speed",
             "",
-            f"{ENV}, network {NETWORK}, batch {BATCH}, one thread, an update each environment step. Contestants take "
-            "turns in one process; ratios to QRDQN of sb3-contrib are medians over turns, smallest to largest behind. "
-            "Double Q-learning asks the network once more an update than QR-DQN and DQN do. "
+            f"{ENV}, network {NETWORK}, batch {BATCH}, one thread, one update per environment step. The algorithms "
+            "take turns in one process. Ratios are relative to QRDQN of sb3-contrib: medians over turns (smallest "
+            "to largest). Double Q-learning evaluates the network once more per update than QR-DQN and DQN. "
             "`python benchmarks/reinforcement.py`.",
             "",
             machine(cramix, torch, stable_baselines3, sb3_contrib, gymnasium),
@@ -109,7 +110,10 @@ def main() -> None:
     learner = take_turns({name: updates(model) for name, model in models.items()}, turns=7)
     whole = take_turns({name: steps(model) for name, model in models.items()}, turns=7)
     for title, times, count in (("Updates", learner, UPDATES), ("Environment steps of a whole run", whole, STEPS)):
-        head = ["| | a second | times 200 quantiles | times 51 | times 9 |", "|---|---|---|---|---|"]
+        head = [
+            "| algorithm | per second | relative to 200 quantiles | relative to 51 | relative to 9 |",
+            "|---|---|---|---|---|",
+        ]
         page.add([f"## {title}", "", *head, *per_second(times, names[:3], count)])
 
 

@@ -1,4 +1,4 @@
-"""Regression problems: three tables that come with packages, and three that are drawn."""
+"""Regression problems: three tables that come with packages, and three simulated ones."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def concrete() -> Table:
 
 
 def diabetes() -> Table:
-    """Progress of an illness, 442 x 10, as scikit-learn ships it."""
+    """Progression of diabetes, 442 x 10, as scikit-learn ships it."""
     from sklearn.datasets import load_diabetes
 
     return load_diabetes(return_X_y=True)
 
 
 def houses(n: int = 1500, seed: int = 0) -> Table:
-    """Like the table of Californian houses: prices that are skewed, near the cities more so, and capped at 5."""
+    """Simulated prices like those of the Californian housing data: skewed, more so near the cities, and capped at 5."""
     rng = np.random.default_rng(seed)
     latitude, longitude = rng.uniform(32, 42, n), rng.uniform(-124, -114, n)
     income, age, people = rng.lognormal(1.2, 0.45, n), rng.uniform(1, 52, n), rng.lognormal(7, 0.7, n)
@@ -49,7 +49,7 @@ def houses(n: int = 1500, seed: int = 0) -> Table:
 
 
 def crossing(n: int = 1000, seed: int = 0) -> Table:
-    """Two branches that cross: plus or minus x, and noise of 0.1."""
+    """Two crossing branches: plus or minus x, with noise of standard deviation 0.1."""
     rng = np.random.default_rng(seed)
     x = rng.uniform(-1, 1, n)
     return x[:, None], rng.choice([-1, 1], n) * x + rng.normal(0, 0.1, n)

@@ -24,7 +24,7 @@ def paper_loss(p: list[torch.Tensor], q: list[torch.Tensor]) -> torch.Tensor:
 
 
 def paper_loss_to_samples(p: list[torch.Tensor], y: torch.Tensor) -> torch.Tensor:
-    """Without the term of the samples alone, 10^10 pairs that do not fit; ours computes it by sorting."""
+    """Without the self energy of the samples, 10^10 pairs that exceed the memory; ours computes it by sorting."""
     samples = [torch.full_like(y, 1 / len(y)), y, torch.zeros_like(y)]
     return paper_term(p, samples) - 0.5 * paper_term(p, p)
 
@@ -64,7 +64,9 @@ def mixture_rows(batch: int, k: int, compiled: bool, close: bool = False) -> dic
 def sample_rows(close: bool = False) -> dict[str, list[float]]:
     p, y = sample_problem(close)
     contestants = {
-        "paper's formula, eager, without the samples' own term": with_gradients(lambda: paper_loss_to_samples(p, y), p),
+        "paper's formula, eager, without the self energy of the samples": with_gradients(
+            lambda: paper_loss_to_samples(p, y), p
+        ),
         "cramix, eager": with_gradients(lambda: cramer_loss(NormalMixture(*p, validate_args=True), y), p),
     }
     return take_turns(contestants)
@@ -97,7 +99,7 @@ def crps_rows(shared: bool, dtype: torch.dtype) -> dict[str, list[float]]:
 
 def print_peak(which: str) -> None:
     p, y = sample_problem()
-    # Threads, code and the autograd engine are warm before the measurement.
+    # Warm up threads, code and the autograd engine before the measurement.
     torch.autograd.grad(paper_loss_to_samples(p, y[:10]) + cramer_loss(NormalMixture(*p), y[:10]), p)
     loss = paper_loss_to_samples if which == "paper" else (lambda p, y: cramer_loss(NormalMixture(*p), y))
     print_growth(lambda: torch.autograd.grad(loss(p, y), p))
@@ -122,9 +124,11 @@ def main() -> None:
             f"Machine: {machine(torch, np, scoringrules, cramix)}.",
             "Other pages: [the multivariate distance](multivariate.md), [fits](fitting.md).",
             "",
-            "`make bench` writes this page. Contestants of a table take turns in one process; times are medians over",
-            "the turns, speeds are ratios to the table's first row, turn by turn: median (smallest to largest). Loss",
-            "and gradients in float32 unless said otherwise; ours includes constructing and validating both mixtures.",
+            "`make bench` writes this page. The methods of a table take turns in one process. Times are medians "
+            "over the",
+            "turns. Speeds are ratios to the first row of the table, turn by turn: median (smallest to largest). "
+            "Loss and",
+            "gradients in float32 unless stated; ours includes construction and validation of both mixtures.",
         ],
     )
     paper = "paper's formula, eager"
@@ -133,20 +137,21 @@ def main() -> None:
         page.section(
             f"Batch {batch} of {k} x {k}, nearly equal",
             report(mixture_rows(batch, k, compiled, close=True), paper),
-            "Means 0.001 apart: the paper's formula has no right digit in float32 here; ours computes values twice.",
+            "Means 0.001 apart: the paper's formula has no correct digit in float32 here; ours computes values twice.",
         )
-    first = "paper's formula, eager, without the samples' own term"
+    first = "paper's formula, eager, without the self energy of the samples"
     page.section("One mixture of 32 against 100,000 samples", report(sample_rows(), first))
-    page.section("The same, samples of the mixture itself", report(sample_rows(close=True), first))
+    page.section("The same, with samples of the mixture itself", report(sample_rows(close=True), first))
     peaks = {which: peak_megabytes(__file__, which) for which in ("paper", "cramix")}
     share = peaks["cramix"] / peaks["paper"]
     memory = (
-        f"Peak memory: paper's formula {peaks['paper']:.0f} MB, cramix {peaks['cramix']:.0f} MB ({share:.2f} of it)."
+        f"Peak memory: paper's formula {peaks['paper']:.0f} MB, cramix {peaks['cramix']:.0f} MB, a fraction of "
+        f"{share:.2f}."
     )
     page.add([memory])
     for shared in (True, False):
         for dtype in (torch.float32, torch.float64):
-            title = f"CRPS of 1,000,000 observations, 5 components, {'one mixture' if shared else 'a mixture each'}"
+            title = f"CRPS of 1,000,000 observations, 5 components, {'one mixture' if shared else 'one mixture each'}"
             page.section(
                 f"{title}, {str(dtype).split('.')[1]}",
                 report(crps_rows(shared, dtype), "scoringrules, numba"),
@@ -156,7 +161,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peak", choices=["paper", "cramix"], help="only print the peak memory of one contestant")
+    parser.add_argument("--peak", choices=["paper", "cramix"], help="only print the peak memory of one method")
     arguments = parser.parse_args()
     if arguments.peak:
         print_peak(arguments.peak)

@@ -1,4 +1,4 @@
-"""Draws the figures of docs/networks.md: the length of a gradient by target and by scale, and predictions of a network.
+"""Draws the figures of docs/networks.md: gradient norms by target and by scale, and predictions of a network.
 
 python docs/networks.py
 """
@@ -11,29 +11,29 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from cramix import CramerLoss, MixtureHead, NLLLoss, NormalMixture
+from cramix import CramerLoss, MixtureHead, MixtureNLLLoss, NormalMixture
 from cramix.metrics import Calibration
 from cramix.plot import mixture_over_input
 from cramix.plot.figure import COLOURS
 
 HERE = Path(__file__).parent / "networks"
-LOSSES = {"Cramér": CramerLoss(), "likelihood": NLLLoss()}
+LOSSES = {"Cramér": CramerLoss(), "likelihood": MixtureNLLLoss()}
 
 
-def gradient_lengths() -> Figure:
-    """Draw how long the gradient of a network is for targets far away, and for equal targets as scales shrink."""
+def gradient_norms() -> Figure:
+    """Draw the norm of a network's gradient for distant targets, and for equal targets as scales shrink."""
     figure = Figure(figsize=(9.5, 3.6), layout="constrained")
     far, narrow = figure.subplots(1, 2)
     x = torch.linspace(-1, 1, 200).unsqueeze(-1)
     y = x[:, 0]
-    places, scales = torch.logspace(0, 6, 25), torch.logspace(0, -6, 25)
+    targets_at, scales = torch.logspace(0, 6, 25), torch.logspace(0, -6, 25)
     for (name, loss), colour in zip(LOSSES.items(), COLOURS, strict=False):
         far.loglog(
-            places, [length(loss, x, y, torch.full_like(y, t)) for t in places.tolist()], color=colour, label=name
+            targets_at, [norm(loss, x, y, torch.full_like(y, t)) for t in targets_at.tolist()], color=colour, label=name
         )
         narrow.loglog(scales, [at_scale(loss, s) for s in scales.tolist()], color=colour, label=name)
-    far.set(xlabel="where the targets are, in units of those before", ylabel="length of the gradient")
-    narrow.set(xlabel="scale of a component on targets that are equal", ylabel="length of the gradient")
+    far.set(xlabel="distance of the targets, in units of those seen before", ylabel="norm of the gradient")
+    narrow.set(xlabel="scale of a component near equal targets", ylabel="norm of the gradient")
     narrow.invert_xaxis()
     for axes in (far, narrow):
         axes.spines[["top", "right"]].set_visible(False)
@@ -41,7 +41,7 @@ def gradient_lengths() -> Figure:
     return figure
 
 
-def length(loss: nn.Module, x: Tensor, seen: Tensor, targets: Tensor) -> float:
+def norm(loss: nn.Module, x: Tensor, seen: Tensor, targets: Tensor) -> float:
     """The gradient of a network that started from targets seen before."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(1, 32), nn.SiLU(), MixtureHead(32, 3, targets=seen))
@@ -51,9 +51,9 @@ def length(loss: nn.Module, x: Tensor, seen: Tensor, targets: Tensor) -> float:
 
 def at_scale(loss: nn.Module, scale: float) -> float:
     """The gradient in mean and scale of a component beside equal targets, half a scale away."""
-    mean, spread = (torch.tensor([value], dtype=torch.float64, requires_grad=True) for value in (0.5 * scale, scale))
-    p = NormalMixture(torch.ones(1, dtype=torch.float64), mean, spread)
-    return torch.stack(torch.autograd.grad(loss(p, torch.zeros(20, dtype=torch.float64)), (mean, spread))).norm().item()
+    mean, width = (torch.tensor([value], dtype=torch.float64, requires_grad=True) for value in (0.5 * scale, scale))
+    p = NormalMixture(torch.ones(1, dtype=torch.float64), mean, width)
+    return torch.stack(torch.autograd.grad(loss(p, torch.zeros(20, dtype=torch.float64)), (mean, width))).norm().item()
 
 
 def learned() -> tuple[Figure, Figure]:
@@ -83,7 +83,7 @@ def learned() -> tuple[Figure, Figure]:
 
 if __name__ == "__main__":
     HERE.mkdir(exist_ok=True)
-    gradient_lengths().savefig(HERE / "gradients.png", dpi=110)
+    gradient_norms().savefig(HERE / "gradients.png", dpi=110)
     over, calibration = learned()
     over.savefig(HERE / "branches.png", dpi=110)
     calibration.savefig(HERE / "calibration.png", dpi=110)

@@ -18,7 +18,7 @@ from tests import oracle  # noqa: E402
 from cramix import NormalMixture, cramer_loss  # noqa: E402
 
 SHAPES = {
-    "three, spread 30": lambda seed: oracle.random_mixture(3, seed=seed, spread=30.0),
+    "three, means 30 apart": lambda seed: oracle.random_mixture(3, seed=seed, spread=30.0),
     "overlapping": lambda seed: oracle.random_mixture(5, seed=seed, spread=0.5),
     "scales 1e-3 to 1e3": lambda seed: _with_scales(oracle.random_mixture(5, seed=seed), seed),
     "atoms and normals": lambda seed: _with_atoms(oracle.random_mixture(5, seed=seed)),
@@ -44,10 +44,10 @@ def paper_formula(p: NormalMixture, q: NormalMixture) -> float:
     """The formula as the paper's appendix has it, epsilon included."""
 
     def term(a: NormalMixture, b: NormalMixture) -> torch.Tensor:
-        spread = torch.sqrt(a.scales.unsqueeze(-1) ** 2 + b.scales**2 + 1e-20)
-        z = (a.means.unsqueeze(-1) - b.means) / spread
+        scale = torch.sqrt(a.scales.unsqueeze(-1) ** 2 + b.scales**2 + 1e-20)
+        z = (a.means.unsqueeze(-1) - b.means) / scale
         unit = 2 * F.gelu(z) - z + (2 / torch.pi) ** 0.5 * torch.exp(-(z**2) / 2)
-        return (a.weights.unsqueeze(-1) * b.weights * spread * unit).sum()
+        return (a.weights.unsqueeze(-1) * b.weights * scale * unit).sum()
 
     return (term(p, q) - 0.5 * term(p, p) - 0.5 * term(q, q)).item()
 
@@ -116,10 +116,10 @@ def draw(points: dict[str, list[tuple[float, float]]]) -> Figure:
     axes.plot([1e-12, 1], [1e-10, 1e-10], color=COLOURS["cramix, float64"], lw=1, ls="--")
     axes.plot([1e-10, 1], [1e-3, 1e-3], color=COLOURS["cramix, float32"], lw=1, ls="--")
     axes.text(
-        1.2e-12, 1.5e-10, "promise, float64", ha="right", va="bottom", fontsize=8, color=COLOURS["cramix, float64"]
+        1.2e-12, 1.5e-10, "guarantee, float64", ha="right", va="bottom", fontsize=8, color=COLOURS["cramix, float64"]
     )
     axes.text(
-        1.2e-10, 1.5e-3, "promise, float32", ha="right", va="bottom", fontsize=8, color=COLOURS["cramix, float32"]
+        1.2e-10, 1.5e-3, "guarantee, float32", ha="right", va="bottom", fontsize=8, color=COLOURS["cramix, float32"]
     )
     axes.axhline(1, color="0.6", lw=0.8)
     axes.set(xlabel="C2² / scale of the mixtures", ylabel="relative error of C2²", xlim=(2, 1e-15), ylim=(5e-17, 1e6))

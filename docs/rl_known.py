@@ -1,4 +1,4 @@
-"""Compute the table and the figure of known returns in rl.md: what every algorithm learns of the bridge."""
+"""Compute the table and the figure of known returns in rl_diary.md: the bridge, learned by every algorithm."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ ALGOS = {
     "jt": "Jensen-Tsallis, 3 Gaussians",
     "nll": "likelihood, 3 Gaussians",
 }
-# What C51 must be told: the range of returns.
-TOLD = {"c51": {"return_scale": 1.0, "returns": {"low": -4.0, "high": 2.0}}}
+# C51 needs the range of returns.
+NEEDED = {"c51": {"return_scale": 1.0, "returns": {"low": -4.0, "high": 2.0}}}
 RATES = (2e-3, 5e-3)
 SEEDS = (0, 1, 2)
 TUNING_SEED = 100
@@ -46,21 +46,23 @@ def largest(model: DistributionalDQN) -> float:
 
 def best_rate(algo: str) -> float:
     """The learning rate with the smallest of the largest distances, by another seed than those of the table."""
-    return min(RATES, key=lambda rate: largest(learn(algo, seed=TUNING_SEED, learning_rate=rate, **TOLD.get(algo, {}))))
+    return min(
+        RATES, key=lambda rate: largest(learn(algo, seed=TUNING_SEED, learning_rate=rate, **NEEDED.get(algo, {})))
+    )
 
 
 def nearest(algo: str, model: DistributionalDQN) -> float:
-    """The largest C2 to the truth that a network without error would have, with this many atoms."""
+    """The largest C2 to the truth of the best distribution with this number of atoms."""
     if algo == "c51":
-        places = model.policy.q_net.returns
-        assert isinstance(places, CategoricalReturns)
+        layer = model.policy.q_net.returns
+        assert isinstance(layer, CategoricalReturns)
         unit = model.policy.unit
         flat = [x.flatten(0, 1).double() for x in (TRUTH.weights, TRUTH.means, TRUTH.scales)]
         levels = (torch.arange(2000, dtype=torch.float64) + 0.5) / 2000
         fine = NormalMixture(*flat).icdf(levels.unsqueeze(-1)).T.float() / unit  # (12, 2000)
         ones = torch.full_like(fine, 1 / 2000)
-        weights = places.project(Parts(ones, fine, torch.zeros_like(fine))).view(6, 2, -1)
-        means = (places.support * unit).expand_as(weights)
+        weights = layer.project(Parts(ones, fine, torch.zeros_like(fine))).view(6, 2, -1)
+        means = (layer.support * unit).expand_as(weights)
         p = NormalMixture(weights, means, torch.zeros_like(means), validate_args=False)
     else:
         atoms = {"qrdqn": 51, "crdqn": 51, "fqf": 32}.get(algo)
@@ -72,11 +74,11 @@ def nearest(algo: str, model: DistributionalDQN) -> float:
 
 
 def measure() -> tuple[list[dict[str, Any]], dict[str, NormalMixture]]:
-    """Rows of the table, and what an agent of each kind says of the way onto the bridge."""
-    rows, said = [], {}
+    """Rows of the table, and the prediction of each algorithm for the way onto the bridge."""
+    rows, predicted = [], {}
     for algo, name in ALGOS.items():
         rate = best_rate(algo)
-        models = [learn(algo, seed=seed, learning_rate=rate, **TOLD.get(algo, {})) for seed in SEEDS]
+        models = [learn(algo, seed=seed, learning_rate=rate, **NEEDED.get(algo, {})) for seed in SEEDS]
         learned = [every_return(model) for model in models]
         distances = torch.stack([cramer_distance(p, TRUTH) for p in learned])  # (seeds, 6, 2)
         rows.append(
@@ -93,18 +95,17 @@ def measure() -> tuple[list[dict[str, Any]], dict[str, NormalMixture]]:
                 "parameters": sum(p.numel() for p in models[0].policy.q_net.parameters()),
             }
         )
-        p = learned[0]
-        said[name] = NormalMixture(*(x[FORK, ONTO_BRIDGE] for x in (p.weights, p.means, p.scales)), validate_args=False)
+        predicted[name] = learned[0][FORK, ONTO_BRIDGE]
         print(rows[-1], flush=True)
-    return rows, said
+    return rows, predicted
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     chance = TRUTH.cdf(torch.full((6, 2), DISASTER))[FORK, ONTO_BRIDGE].item()
     cvar = TRUTH.cvar(0.1)[FORK, ONTO_BRIDGE].item()
     lines = [
-        "| | largest C2 | mean C2 | least possible | chance of disaster | CVaR of the bridge | bridge by mean | "
-        "road by CVaR | parameters | rate |",
+        "| algorithm | largest C2 | mean C2 | lower bound | probability of disaster | CVaR of the bridge | "
+        "takes the bridge by mean | takes the road by CVaR | parameters | learning rate |",
         "|---|" + "---|" * 9,
         f"| *truth* | | | | {chance:.3f} | {cvar:.2f} | | | | |",
     ]
@@ -118,13 +119,13 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def draw(said: dict[str, NormalMixture]) -> Figure:
-    """The distribution functions of all kinds, over the truth."""
+def draw(predicted: dict[str, NormalMixture]) -> Figure:
+    """The predicted distribution functions, over the truth."""
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     panels = figure.subplots(2, 4, sharex=True, sharey=True)
     x = torch.linspace(-3, 2.5, 1101)
-    truth = NormalMixture(*(part[FORK, ONTO_BRIDGE] for part in (TRUTH.weights, TRUTH.means, TRUTH.scales)))
-    for axes, (name, p) in zip(panels.flat, said.items(), strict=False):
+    truth = TRUTH[FORK, ONTO_BRIDGE]
+    for axes, (name, p) in zip(panels.flat, predicted.items(), strict=False):
         axes.plot(x, truth.cdf(x), color="0.6", lw=3, label="truth")
         axes.plot(x, p.cdf(x), color="#D55E00", lw=1.2, label="learned")
         axes.set_title(name, fontsize=9)
@@ -139,9 +140,9 @@ def draw(said: dict[str, NormalMixture]) -> Figure:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    rows, said = measure()
-    page = HERE / "rl.md"
+    rows, predicted = measure()
+    page = HERE / "rl_diary.md"
     block = f"<!-- known -->\n{table(rows)}\n<!-- /known -->"
     page.write_text(re.sub(r"<!-- known -->.*<!-- /known -->", lambda _: block, page.read_text(), flags=re.DOTALL))
-    draw(said).savefig(HERE / "rl_known.png", dpi=110)
+    draw(predicted).savefig(HERE / "rl_known.png", dpi=110)
     print(table(rows))

@@ -92,9 +92,9 @@ def test_another_safetensors_file_is_refused(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file({"weights": torch.ones(1)}, tmp_path / "p")
-    with pytest.raises(ValueError, match="mixture of format 1; got none"):
+    with pytest.raises(ValueError, match="mixture of format 2; got none"):
         cramix.load(tmp_path / "p")
-    save_file({"weights": torch.ones(1)}, tmp_path / "p", {"cramix": "1", "mixture": "NormalMixture"})
+    save_file({"weights": torch.ones(1)}, tmp_path / "p", {"cramix": "2", "mixture": "NormalMixture"})
     with pytest.raises(ValueError, match="weights, means and scales; got weights"):
         cramix.load(tmp_path / "p")
 
@@ -155,7 +155,7 @@ def test_names_in_a_file_are_checked(text: str, tmp_path: Path) -> None:
 
     p = multivariate(Full)
     parts = {"weights": p.weights, "means": p.means, "covariances": p.covariance_kind.values}
-    metadata = {"cramix": "1", "mixture": "MultivariateNormalMixture", "covariances": "full", "names": text}
+    metadata = {"cramix": "2", "mixture": "MultivariateNormalMixture", "covariance_type": "full", "names": text}
     save_file(parts, tmp_path / "p", metadata)
     with pytest.raises(ValueError, match="must hold 2 names"):
         cramix.io.names(tmp_path / "p")

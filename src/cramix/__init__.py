@@ -1,4 +1,16 @@
-"""cramix learns Gaussian mixtures by gradient descent, with Cramér distances."""
+"""Gaussian mixtures for torch and scikit-learn: fits that do not depend on their start, exact distances, losses.
+
+- Values: `NormalMixture`, `MultivariateNormalMixture`, and kinds of covariances, such as `Diagonal`.
+- Fits: `fit` and `CramerMixture` return the best optimum of the likelihood, by EM on merged over-complete fits;
+  `CramerMixture(objective="cramer")` follows the paper. `select` chooses a number of components, `compress` reduces it.
+- Losses: `CramerLoss` and others, with functions of the same names, such as `cramer_loss`.
+- Distances: `cramer_distance`, `sliced_cramer_distance` and others.
+- Scores, one value per observation: `crps`, `energy_score`.
+- Networks and regressors: `MixtureHead`, `MixtureRegressor`.
+- Files: `save`, `load`.
+
+Further modules are `cramix.metrics`, `cramix.plot`, `cramix.rl` and `cramix.data`.
+"""
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -87,7 +99,7 @@ if find_spec("sklearn"):
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs scikit-learn when it is asked for."""
+    """Import what needs scikit-learn on first use."""
     if name == "ConvergenceWarning":
         from cramix.fitting import ConvergenceWarning
 

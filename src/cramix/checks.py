@@ -20,23 +20,6 @@ _FEW = 1 << 12
 _least = np.minimum.reduce
 
 
-def check_floating(**tensors: Tensor) -> None:
-    """Require floating-point tensors of one dtype on one device."""
-    kinds = set()
-    for name, x in tensors.items():
-        if not isinstance(x, Tensor):
-            raise ValueError(f"{name} must be a tensor; got {type(x).__name__}. Use torch.as_tensor({name}).")
-        if not x.is_floating_point():
-            raise ValueError(f"{name} must be floating point; got {x.dtype}. Use {name}.float() or {name}.double().")
-        kinds.add((x.dtype, x.device))
-    if len(kinds) == 1:
-        return
-    for what in ("dtype", "device"):
-        if len({getattr(x, what) for x in tensors.values()}) > 1:
-            listed = ", ".join(f"{name} {getattr(x, what)}" for name, x in tensors.items())
-            raise ValueError(f"{' and '.join(tensors)} must share one {what}; got {listed}. Convert with .to({what}).")
-
-
 def check_broadcast(cure: str, **shapes: torch.Size) -> torch.Size:
     """Require shapes that broadcast, and return what they broadcast to."""
     first, *others = shapes.values()

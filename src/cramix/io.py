@@ -13,7 +13,7 @@ from cramix.atomic import replacing
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.covariance import KINDS
 
-_FORMAT = "1"
+_FORMAT = "2"
 
 
 def save(
@@ -43,7 +43,7 @@ def save(
         tensors = {"weights": mixture.weights, "means": mixture.means, "covariances": mixture.covariance_kind.values}
     else:
         raise ValueError(f"mixture must be a mixture of cramix; got {type(mixture).__name__}. See from_torch.")
-    metadata = {"cramix": _FORMAT, "mixture": type(mixture).__name__, "covariances": kind}
+    metadata = {"cramix": _FORMAT, "mixture": type(mixture).__name__, "covariance_type": kind}
     if names is not None:
         dim = mixture.event_shape.numel()
         if not _are_names(names, dim):
@@ -57,7 +57,10 @@ def save(
 def load(path: str | os.PathLike, device: torch.device | str = "cpu") -> NormalMixture | MultivariateNormalMixture:
     """Read a mixture from a file that `save` has written, and check it."""
     metadata, tensors = _content(path, device)
-    kind, third = metadata.get("covariances"), "scales" if metadata.get("mixture") == "NormalMixture" else "covariances"
+    kind, third = (
+        metadata.get("covariance_type"),
+        "scales" if metadata.get("mixture") == "NormalMixture" else "covariances",
+    )
     if set(tensors) != {"weights", "means", third} or (third == "covariances" and kind not in KINDS):
         found = ", ".join(sorted(tensors))
         raise ValueError(
@@ -107,7 +110,7 @@ def _content(path: str | os.PathLike, device: torch.device | str) -> tuple[dict[
 
 
 def require_safetensors():
-    """Return the package, or say how to get it."""
+    """Return safetensors, or raise an ImportError that names the pip command."""
     try:
         import safetensors
         import safetensors.torch

@@ -1,6 +1,6 @@
 """The private parts of torch that cramix looks at, each behind a feature test.
 
-They tell what torch is doing at the moment: compiling, tracing, mapping. A torch without them works as well. Then the
+They report what torch is doing at the moment: compiling, tracing, mapping. A torch without them works as well. Then the
 answers are the cautious ones, which lead to the general code paths instead of the fast ones.
 """
 

@@ -83,7 +83,8 @@ if __name__ == "__main__":
 
     list(run_jobs(work, {"a": (sys.argv[1],)}, 1))
 """)
-    outer = subprocess.Popen([sys.executable, str(script), str(told)])
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}  # the script lies elsewhere
+    outer = subprocess.Popen([sys.executable, str(script), str(told)], env=environment)
     waited_for(lambda: told.exists() and told.read_text())
     outer.send_signal(by)
     outer.wait()

@@ -25,9 +25,9 @@ from cramix.cli.refusal import Refusal, check_output, refusing
 from cramix.cli.report import Fact, console, print_lines, show, working
 from cramix.fitting import METHODS, FitResult, Step
 from cramix.mixture.coordinates import in_coordinates
+from cramix.mixture.covariance import FAMILIES
 
 _METHOD = signature(cramix.fit).parameters["method"].default
-_COVARIANCE_TYPES = ("full", "tied", "diag", "spherical")
 _MOST_COMPONENTS = 10
 
 
@@ -101,7 +101,7 @@ def fit(
     ] = None,
     covariance_type: Annotated[
         str,
-        typer.Option("--covariance-type", metavar="TYPE", help=f"{', '.join(_COVARIANCE_TYPES)}."),
+        typer.Option("--covariance-type", metavar="TYPE", help=f"{', '.join(FAMILIES)}."),
     ] = "full",
     reg_covar: Annotated[
         float | None,
@@ -132,7 +132,7 @@ def fit(
         check_output(plot, formats.PICTURES)
         pictures.require_matplotlib()
     _check_choice("--method", method, METHODS)
-    _check_choice("--covariance-type", covariance_type, _COVARIANCE_TYPES)
+    _check_choice("--covariance-type", covariance_type, FAMILIES)
     wanted = parse_components(k)
     if method != _METHOD and not isinstance(wanted, int):
         raise Refusal(f"--method {method} needs one number of components. Add -k, such as -k 3.")

@@ -18,7 +18,7 @@ from cramix.fitting.em import ExpectationMaximization
 from cramix.fitting.starts import STARTS
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates
-from cramix.mixture.covariance import FAMILIES, Covariance
+from cramix.mixture.covariance import FAMILIES, KINDS, Covariance
 
 Start = str | MultivariateNormalMixture | None
 
@@ -38,8 +38,7 @@ def read_given(estimator: Any, x: Tensor) -> Given:
     if weights is not None:
         _check_weights(weights)
     means = _array("means", estimator.means_init, (k, dim), x)
-    shapes = {"full": (k, dim, dim), "tied": (dim, dim), "diag": (k, dim), "spherical": (k,)}
-    precisions = _array(f"{kind} precision", estimator.precisions_init, shapes[kind], x)
+    precisions = _array(f"{kind} precision", estimator.precisions_init, KINDS[kind].values_shape(k, dim), x)
     return Given(weights, means, None if precisions is None else _inverse(kind, precisions))
 
 

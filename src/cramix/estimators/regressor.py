@@ -58,7 +58,7 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         early_stopping: hold rows out and keep the weights that are best on them; False trains for `max_iter` epochs on
             all rows, without recalibration.
         validation_fraction: fraction of the rows that each network holds out; none of fewer than 20 rows.
-        n_iter_no_change: training ends after so many epochs without a better loss on the held-out rows.
+        n_iter_no_change: training stops after this many epochs without a better loss on the held-out rows.
         min_scale: lower bound of the components' scales, relative to the scale of the targets.
         device: where to train and predict, such as "cuda"; None is torch's default device. Pickles load on the CPU;
             `to` moves a fitted model.

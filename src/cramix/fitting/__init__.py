@@ -45,7 +45,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Look up the class of warnings when it is asked for: where scikit-learn is installed, it is scikit-learn's."""
+    """Look up the class of warnings on first use: where scikit-learn is installed, it is scikit-learn's."""
     if name == "ConvergenceWarning":
         return convergence_warning()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

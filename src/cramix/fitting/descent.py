@@ -144,7 +144,7 @@ class Iterate(NamedTuple):
         loss: as the history records it.
         unconstrained: its tensors, which later steps do not change.
         parametrization: what they stand for.
-        reason: why the descent ended here; None if it goes on.
+        reason: why the descent ended here; None if it continues.
         converged: whether it ended because it converged.
     """
 

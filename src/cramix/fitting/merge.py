@@ -49,7 +49,7 @@ class MergeDown(Method):
     Args:
         n_init: the largest number of fits that are merged down, in rounds of four.
         surplus: components to start with in addition to k; k + 4 if None.
-        rows: samples to search with; of more samples so many are drawn at random.
+        rows: the largest number of samples to search with; larger data are subsampled at random.
         tol: gain of the mean log likelihood in a step at which to stop.
         max_iter: the largest number of steps of the last stage; 0 returns the best fit of the search.
     """

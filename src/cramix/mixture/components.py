@@ -16,7 +16,7 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 def safe_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where a component is an atom, and scales with 1 in those places."""
+    """Return where a component is an atom, and scales with 1 there."""
     atom = scales == 0
     return atom, torch.where(atom, 1, scales)
 

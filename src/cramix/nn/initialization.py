@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.checks import check_finite, check_floating
+from cramix.arrays import as_tensor
+from cramix.checks import check_finite
 from cramix.clustering import lloyd
 from cramix.mixture import NormalMixture
 from cramix.mixture.weights import of_samples
@@ -43,7 +44,7 @@ def initialization_from_targets(
     targets: Tensor, sample_weight: Tensor | None, n_components: int, dim: int
 ) -> Initialization:
     """Return the initialization for a sample of the targets, `(n,)` or `(n, d)`, with weights `(n,)`."""
-    check_floating(targets=targets)
+    targets = as_tensor("targets", targets)
     if (targets.shape[1:] or (1,)) != (dim,) or not len(targets):
         expected = "(n,)" if dim == 1 else f"(n, {dim})"
         raise ValueError(
@@ -51,7 +52,7 @@ def initialization_from_targets(
         )
     x = targets.detach().reshape(-1, dim).double().cpu()
     check_finite(targets=x)
-    given = None if sample_weight is None else sample_weight.detach().double().cpu()
+    given = None if sample_weight is None else as_tensor("sample_weight", sample_weight).detach().double().cpu()
     weights = of_samples("targets", x.shape[:1], given, x)
     x, weights = x[weights > 0], weights[weights > 0]
     columns = [NormalMixture.from_samples(column, weights) for column in x.unbind(-1)]

@@ -18,7 +18,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 def slug(env: str) -> str:
-    """Return the name of an environment as a part of file names.
+    """Return the name of an environment in a form that file names can contain.
 
     Example:
         >>> slug("my_games:rooms/Maze-v0")

@@ -6,7 +6,7 @@ contiguous one, so that arrays of pairs never have a short inner loop, and a sid
 call.
 
 With `d` the difference of the means, `t^2` the sum of the variances and `z = d / (t sqrt 2)`, three numbers describe a
-pair (docs/math.md, eq. 5 to 7):
+pair (docs/math.md, eq. 5 and 6):
 
     A = d E + t sqrt(2 / pi) exp(-z^2),    E = dA/dd = erf(z),    H = exp(-z^2) / (t sqrt 2)
 

@@ -129,7 +129,7 @@ class _StepCDF:
 
 
 def _half_weights(weights: Tensor) -> Tensor:
-    """Return half the normalised weights as a part of few bits and a small remainder, `(B, k, 2)`.
+    """Return half the normalised weights as a coarse number of few bits and a small remainder, `(B, k, 2)`.
 
     Sums of the first part are exact wherever every component is entirely below or above x, and so is the difference of
     two such sums. With plain weights, rounding would look like a difference of F and G all along a gap between

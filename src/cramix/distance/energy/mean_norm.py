@@ -1,4 +1,4 @@
-"""The mean length `E|Z|` of normal vectors in any dimension, an integral in one (docs/math.md, eq. 25 to 29).
+"""The mean length `E|Z|` of normal vectors in any dimension, an integral in one (docs/math.md, eq. 25 to 30).
 
 For `Z ~ N(delta, A)`, with `L(t) = E exp(-t |Z|^2)`, which is a product over the axes of A,
 

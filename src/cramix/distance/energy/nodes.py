@@ -1,4 +1,4 @@
-"""Quadrature nodes for mean lengths, the same for all pairs of a distance (docs/math.md, eq. 26 and 27).
+"""Quadrature nodes for mean lengths, the same for all pairs of a distance (docs/math.md, eq. 26 to 28).
 
 They lie on a lattice in `log u`, from an index on that depends on the size of the problem. The infinite lower end of
 the lattice is a sum over a smooth function of t, which a few Gauss nodes replace.

@@ -1,4 +1,4 @@
-"""The mean length `E|Z|` of normal vectors that each have their own covariance (docs/math.md, eq. 25 to 29).
+"""The mean length `E|Z|` of normal vectors that each have their own covariance (docs/math.md, eq. 25 to 30).
 
 Pairs of components are of this kind. For many vectors with one covariance see `mean_norm`.
 """

@@ -1,4 +1,4 @@
-"""Energies of weighted points in any dimension: all pairs of them, in blocks (docs/math.md, eq. 30)."""
+"""Energies of weighted points in any dimension: all pairs of them, in blocks (docs/math.md, eq. 31)."""
 
 from __future__ import annotations
 

@@ -51,9 +51,14 @@ class Covariance(ABC):
         """What broadcasts against `(*batch, k)`."""
         return self.values.shape[: self.values.ndim - self._value_axes]
 
+    @classmethod
+    def values_shape(cls, n_components: int, dim: int) -> tuple[int, ...]:
+        """Return the shape of the values without batch."""
+        return n_components, *(dim,) * cls._value_axes
+
     @property
     def shared(self) -> bool:
-        """Whether the components are known to have one covariance, without a look at the values."""
+        """Whether the components are known to have one covariance, without reading the values."""
         return self.shape[-1] == 1 or self.values.stride(len(self.shape) - 1) == 0
 
     def expand(self, batch: torch.Size) -> Self:

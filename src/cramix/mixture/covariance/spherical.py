@@ -37,7 +37,7 @@ class Spherical(AxisAligned):
 
 
 class Points(Spherical):
-    """Variances that are known to be 0 without a look at them, `(1,)`: the components are points."""
+    """Variances that are known to be 0 without reading them, `(1,)`: the components are points."""
 
     name = "points"
 

@@ -22,6 +22,11 @@ class Tied(Dense):
         """What broadcasts against `(*batch, k)`."""
         return torch.Size((*self.values.shape[:-2], 1))
 
+    @classmethod
+    def values_shape(cls, n_components: int, dim: int) -> tuple[int, ...]:
+        """Return the shape of the values without batch."""
+        return dim, dim
+
     def check_shape(self, dim: int) -> None:
         if self.values.ndim < 2 or self.values.shape[-2:] != (dim, dim):
             raise ValueError(

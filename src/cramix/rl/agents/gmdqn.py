@@ -8,7 +8,7 @@ import torch
 from stable_baselines3.common.type_aliases import GymEnv
 from torch import Tensor
 
-from cramix.loss import cramer_loss
+from cramix.distance.cramer.distance import cramer_squared
 from cramix.rl import pretrained
 from cramix.rl.agents.gaussian import GaussianReturns
 from cramix.rl.algorithm import DistributionalDQN
@@ -20,7 +20,7 @@ class CramerReturns(GaussianReturns):
     """Gaussian mixtures; the loss is `C2^2` to the target, in closed form (docs/math.md, eq. 4)."""
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
-        return cramer_loss(prediction.mixture(), target.mixture(), reduction="none")
+        return cramer_squared(prediction.mixture(), target.mixture())
 
 
 class GMDQN(DistributionalDQN):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cramix.loss import density_l2_loss
+from cramix.distance.density import density_l2_squared
 from cramix.rl.agents.gaussian import GaussianReturns
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.returns import Parts
@@ -19,7 +19,7 @@ class JensenTsallisReturns(GaussianReturns):
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
         wide = target._replace(scales=target.scales.clamp_min(self.min_scale))
-        return density_l2_loss(prediction.mixture(), wide.mixture(), reduction="none")
+        return density_l2_squared(prediction.mixture(), wide.mixture())
 
 
 class JTDQN(DistributionalDQN):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cramix.loss import nll_loss
+from cramix.distance.likelihood import negative_log_likelihood
+from cramix.loss.cross_entropy import nodes_of
 from cramix.rl.agents.gaussian import GaussianReturns
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.returns import Parts
@@ -18,7 +19,7 @@ class LikelihoodReturns(GaussianReturns):
     """
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
-        return nll_loss(prediction.mixture(), target.mixture(), reduction="none")
+        return negative_log_likelihood(prediction.mixture(), *nodes_of(target.mixture()))
 
 
 class NLLDQN(DistributionalDQN):
