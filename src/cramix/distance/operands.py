@@ -39,7 +39,6 @@ class Target(NamedTuple):
 
     p: Any  # the mixture p
     q: Any  # a mixture: one sample for each batch element of p, a set of samples, or the target mixture itself
-    batch: torch.Size  # of the losses
     weight: Tensor | None = None  # of the losses, (*batch): sample_weight, and 0 where the target is missing
     present: Tensor | None = None  # (*batch), False where the target is missing; None if none is
     prepared: PreparedTarget | None = None
@@ -170,7 +169,7 @@ def _one_observation_each(p: Any, x: Tensor, sample_weight: Any, missing: str) -
             counted = present.to(p.means.dtype)
             weight = counted if weight is None else weight * counted
     q = type(p)._of_samples("target", x.unsqueeze(-1 - len(p.event_shape)))
-    return Target(p, q, p.batch_shape, weight, present)
+    return Target(p, q, weight, present)
 
 
 def _constant_where(mask: Tensor, p: Any) -> Any:
@@ -186,7 +185,7 @@ def _set_of_samples(p: Any, x: Tensor, sample_weight: Any, missing: str) -> Targ
     weights = None if sample_weight is None else _weights("sample_weight", sample_weight, x.shape[:1], p)
     if missing == "ignore":
         x, weights = _without_missing(x, weights, ~_has_nan(p, x))
-    return Target(p, type(p)._of_samples("target", x, weights), torch.Size())
+    return Target(p, type(p)._of_samples("target", x, weights))
 
 
 def _has_nan(p: base.Mixture, x: Tensor) -> Tensor:
@@ -224,7 +223,7 @@ def _mixture_target(p: Any, target: Any, sample_weight: Any) -> Target:
     p, q = promoted_mixtures(p, q)
     if prepared is not None:
         prepared = prepared.in_dtype(p.means.dtype)
-    return Target(p, q, batch, observation_weights(sample_weight, batch, p), prepared=prepared)
+    return Target(p, q, observation_weights(sample_weight, batch, p), prepared=prepared)
 
 
 def _described(mixture: Mixture) -> str:

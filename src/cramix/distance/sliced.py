@@ -14,7 +14,7 @@ from torch import Tensor
 
 from cramix import directions as schemes
 from cramix.arrays import as_tensor, check_one_device
-from cramix.checks import check_finite
+from cramix.checks import check_choice, check_finite
 from cramix.distance.cramer.autograd import cramer_of_mixtures
 from cramix.distance.derivatives import root
 from cramix.distance.energy.autograd import Energy, Operand, energy_distance, requires_grad
@@ -197,8 +197,7 @@ def check_target_self_energy(directions: Any, p: MultivariateNormalMixture, q: M
 
 def check_options(directions: Any, normalization: str, tolerance: float) -> None:
     """Require options that go together, whatever the sides are."""
-    if normalization not in ("mean", "integral", "sum"):
-        raise ValueError(f'normalization must be "mean", "integral" or "sum"; got {normalization!r}.')
+    check_choice("normalization", normalization, ("mean", "integral", "sum"))
     if not isinstance(tolerance, int | float) or not 0 < tolerance < 0.1:
         raise ValueError(f"tolerance must be between 0 and 0.1; got {tolerance!r}.")
     if isinstance(directions, str) and normalization == "sum":

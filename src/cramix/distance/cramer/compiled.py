@@ -41,7 +41,8 @@ def evaluate(problem: Problem) -> Evaluation:
     scale = 0.5 * (a.weights * pp.a).sum(-1) + within_q
     losses = (a.weights * pq.a).sum(-1) - scale
     if working == dtype:
-        losses = _recomputed_op(losses, scale.expand(losses.shape), *p, *q, self_energy_q)
+        sides = [x for x in (*p, *q) if x is not None]
+        losses = _recomputed_op(losses, scale.expand(losses.shape), sides, self_energy_q)
     at_p = _gradients(a, p_total, pq, pp).to(dtype) if grad_p else None
     at_q = _gradients(b, q_total, _sums(b, a), qq).to(dtype) if grad_q else None
     return Evaluation(losses.clamp_min(0).to(dtype), at_p, at_q)
@@ -79,28 +80,17 @@ def _gradients(side: Operand, total: Tensor, other: _Sums, within: _Sums | None)
 
 
 @torch.library.custom_op("cramix::recompute_small_losses", mutates_args=())
-def _recomputed_op(
-    losses: Tensor,
-    scale: Tensor,
-    p_weights: Tensor,
-    p_means: Tensor,
-    p_scales: Tensor,
-    q_weights: Tensor,
-    q_means: Tensor,
-    q_scales: Tensor | None,
-    self_energy_q: Tensor | None,
-) -> Tensor:
+def _recomputed_op(losses: Tensor, scale: Tensor, sides: list[Tensor], self_energy_q: Tensor | None) -> Tensor:
     """Hide control flow that depends on the data from the compiler; see `cancellation.recomputed`."""
     if not bool((losses < 2 * THRESHOLD[losses.dtype] * scale).any()):
         return losses.clone()
     batch = losses.shape
-    p, q = Operand(p_weights, p_means, p_scales), Operand(q_weights, q_means, q_scales)
-    p_side, q_side, _, _ = component_major(batch, losses.dtype, p, q)
+    p_side, q_side, _, _ = component_major(batch, losses.dtype, Operand(*sides[:3]), Operand(*sides[3:]))
     energy = self_energy_q if self_energy_q is None else self_energy_q.expand(batch).reshape(-1)
     better = recomputed(losses.reshape(-1), scale.reshape(-1), p_side, q_side, energy, closed_form)
     return better.reshape(batch).clone()
 
 
 @_recomputed_op.register_fake
-def _(losses, scale, p_weights, p_means, p_scales, q_weights, q_means, q_scales, self_energy_q):
+def _(losses, scale, sides, self_energy_q):
     return torch.empty_like(losses)

@@ -20,9 +20,7 @@ def evaluate(problem: Problem) -> Evaluation:
     batch = batch_of(p, q)
     leaves = [x.detach().expand(*batch, -1).clone().requires_grad_() for x in (*p, *q) if x is not None]
     with torch.enable_grad():
-        a = Operand(leaves[0], leaves[1], leaves[2])
-        b = Operand(leaves[3], leaves[4], leaves[5] if len(leaves) == 6 else None)
-        losses = formula(a, b)
+        losses = formula(Operand(*leaves[:3]), Operand(*leaves[3:]))
         gradients = torch.autograd.grad(losses.sum(), leaves)
     losses = losses.detach()
     if self_energy_q is not None:

@@ -20,16 +20,14 @@ class Operand(NamedTuple):
 
     weights: Tensor
     means: Tensor
-    scales: Tensor | None
+    scales: Tensor | None = None
 
     @property
     def needs_grad(self) -> bool:
         """Return whether a gradient may be requested; inside a function transform that is unknown, so True."""
-        weights, means, scales = self
-        tensors = (weights, means) if scales is None else (weights, means, scales)
-        for x in tensors:
-            if x.requires_grad and torch.is_grad_enabled():
-                return True
+        tensors = [x for x in self if x is not None]
+        if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+            return True
         return not plain_eager() and not torch.compiler.is_compiling() and any(map(in_transform, tensors))
 
 

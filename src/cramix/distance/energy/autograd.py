@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from cramix.distance.derivatives import constant_gradient
 from cramix.distance.energy import ladder, point_pairs
 from cramix.distance.energy.flat_mixtures import Components, Points, Side
 from cramix.distance.energy.self_energy import SelfEnergy
@@ -30,27 +29,18 @@ class Operand(NamedTuple):
     energy: Energy | None = None
 
     @property
-    def is_points(self) -> bool:
-        """Return whether all covariances are known to be 0."""
-        return self.mixture.is_empirical
-
-    @property
     def needs_grad(self) -> bool:
-        """Return whether a gradient may be requested."""
-        return requires_grad(self.mixture)
-
-    @property
-    def may_need_grad(self) -> bool:
-        """Return the same inside a function transform, where it is unknown, so True."""
-        mixture = self.mixture
-        tensors = mixture.weights, mixture.means, mixture.covariance_kind.values
-        return self.needs_grad or any(map(in_transform, tensors))
+        """Return whether a gradient may be requested; inside a function transform that is unknown, so True."""
+        return requires_grad(self.mixture) or any(map(in_transform, _parameters(self.mixture)))
 
 
 def requires_grad(mixture: MultivariateNormalMixture) -> bool:
     """Return whether autograd records operations on the parameters of a mixture."""
-    tensors = mixture.weights, mixture.means, mixture.covariance_kind.values
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return torch.is_grad_enabled() and any(x.requires_grad for x in _parameters(mixture))
+
+
+def _parameters(mixture: MultivariateNormalMixture) -> tuple[Tensor, Tensor, Tensor]:
+    return mixture.weights, mixture.means, mixture.covariance_kind.values
 
 
 def energy_distance(
@@ -70,22 +60,20 @@ def energy_distance(
     if batch != q.mixture.batch_shape:
         batch = torch.broadcast_shapes(batch, q.mixture.batch_shape)
     if not batch.numel():
-        parts = (x for m in (p.mixture, q.mixture) for x in (m.weights, m.means, m.covariance_kind.values))
-        return torch.stack([x.sum() for x in parts]).sum().expand(batch)  # empty, but with gradients
+        parts = [x.sum() for side in (p, q) for x in _parameters(side.mixture)]
+        return torch.stack(parts).sum().expand(batch)  # empty, but with gradients
     if target_self_energy and _cheaper_swapped(p, q):
         p, q = q, p
-    eager, known_p, known_q = plain_eager(), None, None
-    if eager and not p.is_points:
+    eager, grad_p, grad_q = plain_eager(), p.needs_grad, q.needs_grad
+    known_p = known_q = None
+    if eager and not p.mixture.is_empirical:
         known_p = _known(p, batch, tolerance, block)
-        without = no_energy(batch.numel(), q.mixture.means.device)
-        known_q = _known(q, batch, tolerance, block) if target_self_energy else without
+        known_q = _known(q, batch, tolerance, block) if target_self_energy else no_energy(batch, q.mixture.means)
     p_kind, q_kind = _kind(p.mixture, False), _kind(q.mixture, known_q is not None)
     p_tensors, q_tensors = _tensors(p.mixture, q.mixture, p_kind), _tensors(q.mixture, p.mixture, q_kind)
     if not eager:
         of_p, of_q = _flat(p_tensors, batch, p_kind), _flat(q_tensors, batch, q_kind)
-        grads = p.may_need_grad, q.may_need_grad
-        return transformable_energy(of_p, of_q, *grads, tolerance, target_self_energy).reshape(batch)
-    grad_p, grad_q = p.needs_grad, q.needs_grad
+        return transformable_energy(of_p, of_q, grad_p, grad_q, tolerance, target_self_energy).reshape(batch)
     with torch.inference_mode():  # calls are a quarter cheaper
         a, b = p_kind(*_flat(p_tensors, batch, p_kind)), q_kind(*_flat(q_tensors, batch, q_kind))
         problem = Problem(a, b, known_p, known_q, tolerance, grad_p, grad_q, block)
@@ -117,8 +105,8 @@ def self_energy_of(mixture: MultivariateNormalMixture, tolerance: float, block: 
 
 def _cheaper_swapped(p: Operand, q: Operand) -> bool:
     """Return whether the distance, which is symmetric, takes less work from q to p."""
-    if p.is_points or q.is_points:
-        return p.is_points and not q.is_points
+    if p.mixture.is_empirical or q.mixture.is_empirical:
+        return p.mixture.is_empirical and not q.mixture.is_empirical
     return not p.needs_grad and (q.needs_grad or p.mixture.n_components > q.mixture.n_components)
 
 
@@ -128,7 +116,7 @@ def _known(side: Operand, batch: torch.Size, tolerance: float, block: int | None
     shape = mixture.batch_shape
     if energy is None:
         few = mixture.n_components <= _FEW_COMPONENTS and batch.numel() <= _FEW_USES * shape.numel()
-        if side.needs_grad or (few and not side.is_points):
+        if side.needs_grad or (few and not mixture.is_empirical):
             return None
         energy = self_energy_of(mixture, tolerance, block)
     rows = None
@@ -153,13 +141,7 @@ class _WithGradients(Function):
 
     @staticmethod
     def backward(ctx, grad):
-        saved = ctx.saved_tensors
-        tensors, known = saved[: len(saved) // 2], saved[len(saved) // 2 :]
-        gradients = [
-            None if at is None else constant_gradient(chained(grad, at, x.shape), *tensors)
-            for x, at in zip(tensors, known, strict=True)
-        ]
-        return None, *gradients
+        return None, *chained(grad, ctx.saved_tensors)
 
 
 def _tensors(

@@ -11,15 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from cramix.distance.energy import flat_mixtures, point_pairs
-from cramix.distance.energy.component_pairs import (
-    PairSum,
-    between_components,
-    components_to_points,
-    pairs,
-    with_pairs,
-    within_components,
-)
+from cramix.distance.energy import component_pairs, flat_mixtures, point_pairs
 from cramix.distance.energy.flat_mixtures import Components, Points, Side, ellipsoids
 from cramix.distance.energy.nodes import Nodes, choose_nodes
 from cramix.distance.energy.numpy_or_torch import Array, as_like, as_tensor, in_dtype, is_numpy, library
@@ -49,10 +41,11 @@ def _components(p: Components, q: Components, unit: Array, radius: Array, proble
     both = Components(
         *(library(a).concatenate((a, b), 1) for a, b in zip(p, q._replace(weights=-q.weights), strict=True))
     )
-    first, second = pairs(k if problem.known_q is not None else k + n, k + n, p.means)
+    first, second = component_pairs.pairs(k if problem.known_q is not None else k + n, k + n, p.means)
     if problem.known_p is not None:
         first, second = (x[second >= k] for x in (first, second))
-    sums = between_components(both, first, second, nodes, problem.grad_p or problem.grad_q, block=problem.block)
+    grad = problem.grad_p or problem.grad_q
+    sums = component_pairs.between_components(both, (first, second), nodes, grad, None, problem.block)
     total = sum((x.at(nodes, unit) for x in (problem.known_p, problem.known_q) if x is not None), sums.total)
     return _of_signed_list(total, sums.derivatives, k)
 
@@ -60,15 +53,17 @@ def _components(p: Components, q: Components, unit: Array, radius: Array, proble
 def _components_and_points(p: Components, q: Points, unit: Array, radius: Array, problem: Problem) -> Evaluation:
     _, _, known_p, known_q, tolerance, grad_p, grad_q, block = problem
     one_block = is_numpy(p.means) and known_p is None
-    shapes, of_pairs = with_pairs(p) if one_block else (ellipsoids(p.covariances, p.dense), None)
+    shapes, of_pairs = component_pairs.with_pairs(p) if one_block else (ellipsoids(p.covariances, p.dense), None)
     nodes = _nodes_for(shapes.variances, p, q, radius, tolerance, unit)
     if q.covariances is not None:
         shapes = ellipsoids(p.covariances + q.covariances, p.dense)
     if known_p is None:
-        within = within_components(p, nodes, grad_p, of_pairs, block)
+        k = p.means.shape[1]
+        index = component_pairs.pairs(k, k, p.means)
+        within = component_pairs.between_components(p, index, nodes, grad_p, of_pairs, block)
     else:
-        within = PairSum(known_p.at(nodes, unit))
-    cross, at_q = components_to_points(p, shapes, q, nodes, grad_p, grad_q, block)
+        within = component_pairs.PairSum(known_p.at(nodes, unit))
+    cross, at_q = component_pairs.components_to_points(p, shapes, q, nodes, grad_p, grad_q, block)
     distances = cross.total - within.total
     at_p = tuple(a - b for a, b in zip(cross.derivatives, within.derivatives, strict=True))
     if known_q is not None:

@@ -6,23 +6,13 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from cramix.distance.energy.flat_mixtures import Components, Ellipsoids, Points, ellipsoids
 from cramix.distance.energy.mean_norm import Lengths, Moments, Rows, moments, with_derivatives
 from cramix.distance.energy.nodes import Nodes
-from cramix.distance.energy.numpy_or_torch import (
-    Array,
-    as_array,
-    as_like,
-    as_tensor,
-    is_numpy,
-    library,
-    rows_at,
-    sums_at,
-)
+from cramix.distance.energy.numpy_or_torch import Array, as_like, as_tensor, is_numpy, library, rows_at, sums_at
 from cramix.distance.energy.pair_norm import pair_norm
 from cramix.distance.kernels import Scratch, block_size
 
@@ -41,16 +31,15 @@ def pairs(rows: int, k: int, like: Array) -> tuple[Array, Array]:
     """Return all pairs i <= j of k components with i among the first `rows`; the pairs i = j come first."""
     if is_numpy(like):
         first, second = _few_pairs(rows, k)
-        return as_array(first), as_array(second)
+        return as_like(first, like), as_like(second, like)
     same = torch.arange(rows, device=like.device)
     first, second = torch.triu_indices(rows, k, 1, device=like.device)
     return torch.cat((same, first)), torch.cat((same, second))
 
 
 @lru_cache
-def _few_pairs(rows: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    same, (first, second) = np.arange(rows), np.triu_indices(rows, 1, k)
-    return np.concatenate((same, first)), np.concatenate((same, second))
+def _few_pairs(rows: int, k: int) -> tuple[Tensor, Tensor]:
+    return pairs(rows, k, torch.empty(0, device="cpu"))
 
 
 def with_pairs(parts: Components) -> tuple[Ellipsoids, Ellipsoids]:
@@ -64,28 +53,19 @@ def with_pairs(parts: Components) -> tuple[Ellipsoids, Ellipsoids]:
     return each, Ellipsoids(library(variances).concatenate((2 * each.variances, variances[:, k:]), 1), axes)
 
 
-def within_components(
-    parts: Components, nodes: Nodes, derivatives: bool, shapes: Ellipsoids | None = None, block: int | None = None
-) -> PairSum:
-    """Return `1/2 sum_ij s_i s_j E|X_i - X_j|` over all pairs of components, each visited once."""
-    k = parts.means.shape[1]
-    return between_components(parts, *pairs(k, k, parts.means), nodes, derivatives, shapes, block)
-
-
 def between_components(
     parts: Components,
-    first: Array,
-    second: Array,
+    index: tuple[Array, Array],
     nodes: Nodes,
-    derivatives: bool,
-    shapes: Ellipsoids | None = None,
-    block: int | None = None,
+    grad: bool,
+    shapes: Ellipsoids | None,
+    block: int | None,
 ) -> PairSum:
-    """Return `sum s_i s_j E|X_i - X_j|` over pairs (i, j) of components, half of it where i = j.
+    """Return `sum s_i s_j E|X_i - X_j|` over pairs (i, j) of components, see `pairs`; half of it where i = j.
 
     The decomposed covariances of the pairs may be given if all pairs fit in one block.
     """
-    weights, means, covariances = parts
+    (weights, means, covariances), (first, second) = parts, index
     lib, (batch, k, dim), shape = library(means), means.shape, covariances.shape[2:]
     located = lib.concatenate((weights[..., None], means), -1)
     width = math.prod(shape) + (3 * shape[-1] + 2) * nodes.t.shape[-1]
@@ -95,7 +75,7 @@ def between_components(
         i, j = first[start : start + step], second[start : start + step]
         at_i, at_j = rows_at(located, i), rows_at(located, j)
         of_pairs = shapes or ellipsoids(rows_at(covariances, i) + rows_at(covariances, j), parts.dense)
-        norm = pair_norm(nodes, of_pairs, parts.multiplicity, (at_i - at_j)[..., 1:], derivatives)
+        norm = pair_norm(nodes, of_pairs, parts.multiplicity, (at_i - at_j)[..., 1:], grad)
         w_i, w_j, half = at_i[..., :1], at_j[..., :1], lib.where(i == j, 0.5, 1.0)[:, None]
         weight, length = half * w_i * w_j, norm.lengths[..., None]
         total = total + (weight * length).sum((1, 2))

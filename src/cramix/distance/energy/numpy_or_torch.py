@@ -51,11 +51,6 @@ def library(x: Array) -> Library:
     return cast("Library", np if is_numpy(x) else torch)
 
 
-def as_array(x: np.ndarray) -> Array:
-    """Return an array of NumPy as an `Array`."""
-    return cast("Array", x)
-
-
 def as_like(x: Array | np.ndarray, like: Array) -> Array:
     """Return an array in the library of another, and on its device."""
     if is_numpy(like):

@@ -18,7 +18,7 @@ from cramix.distance.energy.component_pairs import array_size
 from cramix.distance.energy.flat_mixtures import Components, Ellipsoids, Side, ellipsoids
 from cramix.distance.energy.mean_norm import Rows
 from cramix.distance.energy.nodes import Nodes, below_lattice, lattice
-from cramix.distance.energy.numpy_or_torch import Array
+from cramix.distance.energy.numpy_or_torch import Array, as_like
 from cramix.distance.energy.pair_norm import pair_rises
 
 # Lattice nodes are visited in runs of this length, since those of a distance vary a little from step to step.
@@ -68,8 +68,7 @@ class SelfEnergy:
 
     def at(self, nodes: Nodes, unit: Array, rows: Tensor | None) -> Tensor:
         """Return the self energy for the nodes of a distance, in its unit, `(B,)`; rows `(B,)` select the mixtures."""
-        nodes = nodes.like(self._unit)
-        t, weights, constant, first = nodes[:4]
+        t, weights, constant, first = (as_like(x, self._unit) for x in nodes[:4])
         in_unit = torch.as_tensor(unit, device=self._unit.device)
         rows = torch.arange(len(self._unit), device=self._unit.device) if rows is None else rows
         firsts, which = first.long().unique(return_inverse=True)

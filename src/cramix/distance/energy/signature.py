@@ -27,10 +27,9 @@ class KnownEnergy(NamedTuple):
         return as_like(self.energy.at(nodes, unit, self.rows), unit)
 
 
-def no_energy(rows: int, device: torch.device) -> KnownEnergy:
-    """Return a self energy of 0 for each of `rows` batch elements, for a side whose term is left out."""
-    zero = torch.zeros(1, dtype=torch.float64, device=device)
-    return KnownEnergy(zero, zero.new_zeros(rows, dtype=torch.long))
+def no_energy(batch: torch.Size, like: Tensor) -> KnownEnergy:
+    """Return a self energy of 0 for each batch element, for a side whose term is left out."""
+    return KnownEnergy(like.new_zeros(batch.numel(), dtype=torch.float64), None)
 
 
 class Problem(NamedTuple):

@@ -6,6 +6,8 @@ the autograd function too, non-differentiable: that is how function transforms l
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -42,22 +44,12 @@ class _TransformableEnergy(Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        n_p, grad_p, grad_q, *_ = inputs
-        ctx.requested = [grad_p] * n_p + [grad_q] * (len(output) - 1 - n_p)
         ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(*inputs[5:], *output[1:])
 
     @staticmethod
     def backward(ctx, grad, *_):
-        saved = ctx.saved_tensors
-        tensors, known = saved[: len(saved) // 2], saved[len(saved) // 2 :]
-        gradients = [
-            chained(grad, at, x.shape) if requested else None
-            for x, at, requested in zip(tensors, known, ctx.requested, strict=True)
-        ]
-        if not torch.compiler.is_compiling():  # compiled gradients have no gradients anyway
-            gradients = [x if x is None else constant_gradient(x, *tensors) for x in gradients]
-        return *(None,) * 5, *gradients
+        return *(None,) * 5, *chained(grad, ctx.saved_tensors)
 
     @staticmethod
     def vmap(info, in_dims, *arguments):
@@ -71,11 +63,20 @@ class _TransformableEnergy(Function):
         return separated, (0,) * len(outputs)
 
 
-def chained(grad: Tensor, known: Tensor, shape: torch.Size) -> Tensor:
-    """Return the known gradient `(B, *)` times that of the result, `(*batch)`, summed to the shape of its tensor."""
-    inner = known.shape[1:]
-    product = grad.reshape(*grad.shape, *(1,) * len(inner)) * known.reshape(*grad.shape, *inner)
-    return (product if product.shape == shape else product.sum_to_size(shape)).to(grad.dtype)
+def chained(grad: Tensor, saved: tuple[Any, ...]) -> list[Tensor | None]:
+    """Return the gradients for some tensors, the first half of what is saved; the rest are those of the distances.
+
+    Each known gradient `(B, *)`, None or empty where there is none, is multiplied by that of the result, `(*batch)`,
+    and summed to the shape of its tensor.
+    """
+    tensors, known = saved[: len(saved) // 2], saved[len(saved) // 2 :]
+    gradients: list[Tensor | None] = [None] * len(tensors)
+    for i, (x, at) in enumerate(zip(tensors, known, strict=True)):
+        if at is not None and at.numel():
+            product = grad.reshape(*grad.shape, *(1,) * (at.ndim - 1)) * at.reshape(*grad.shape, *at.shape[1:])
+            gradient = (product if product.shape == x.shape else product.sum_to_size(x.shape)).to(grad.dtype)
+            gradients[i] = gradient if torch.compiler.is_compiling() else constant_gradient(gradient, *tensors)
+    return gradients  # compiled ones have no gradients anyway
 
 
 def ordinary(x: Array) -> Tensor:
@@ -89,7 +90,7 @@ def _energy_op(
 ) -> list[Tensor]:
     """Return the distance, and its gradient for each tensor, empty ones where not requested."""
     like, rows = tensors[0], max(len(x) for x in tensors)
-    known_q = None if target_self_energy else no_energy(rows, like.device)
+    known_q = None if target_self_energy else no_energy(torch.Size((rows,)), like)
     sides = _side(tensors[:n_p]), _side(tensors[n_p:])
     found = ladder.evaluate(Problem(*sides, None, known_q, tolerance, grad_p, grad_q))
     distances = ordinary(found.distances)
