@@ -60,21 +60,15 @@ def as_target(
     check_choice("missing", missing, ("error", "ignore"))
     if isinstance(target, Mixture | PreparedTarget):
         return _mixture_target(p, target, sample_weight)
-    x = _tensor("target", target, p)
-    p, x = promoted_with(p, x)
+    p, x = _in_shape("target", p, target, "a set of samples")
     if x.shape == p.batch_shape + p.event_shape:
         return _one_observation_each(p, x, sample_weight, missing)
-    if p.batch_shape or not _is_set(p, x):
-        raise _wrong_shape("target", p, x, "a set of samples")
     return _set_of_samples(p, x, sample_weight, missing)
 
 
 def as_observations(p: M, y: Any, name: str = "y") -> tuple[M, Tensor]:
     """Return p and observations for a score, `(*batch)` or `(*batch, d)`, of one dtype; a p without batch takes n."""
-    x = _tensor(name, y, p)
-    p, x = promoted_with(p, x)
-    if x.shape != p.batch_shape + p.event_shape and (p.batch_shape or not _is_set(p, x)):
-        raise _wrong_shape(name, p, x, "n observations")
+    p, x = _in_shape(name, p, y, "n observations")
     if readable(x):
         check_finite(**{name: x})
     return p, x
@@ -136,24 +130,20 @@ def in_kind_of(result: Tensor, *inputs: Any) -> Any:
     return to_numpy(result)[()]
 
 
-def _tensor(name: str, x: Any, p: base.Mixture) -> Tensor:
+def _in_shape(name: str, p: M, x: Any, several: str) -> tuple[M, Tensor]:
+    """Return p and a tensor of one dtype that is one observation each, or for a p without batch several of them."""
     if isinstance(x, torch.distributions.Distribution) or x is None:
         raise _wrong_type(name, "a tensor, an array or a mixture", x)
-    return as_tensor(name, x, p.means)
-
-
-def _is_set(p: base.Mixture, x: Tensor) -> bool:
-    return x.ndim == 1 + len(p.event_shape) and x.shape[0] > 0 and x.shape[1:] == p.event_shape
-
-
-def _wrong_shape(name: str, p: base.Mixture, x: Tensor, several: str) -> ValueError:
+    p, x = promoted_with(p, as_tensor(name, x, p.means))
     draw, got = tuple(p.batch_shape + p.event_shape), tuple(x.shape)
+    if got == draw or (not p.batch_shape and len(got) == 1 + len(draw) and got[0] > 0 and got[1:] == draw):
+        return p, x
     if p.batch_shape:
         rule = f"{name} must have the shape of one draw of p, {draw}: one observation each"
         cure = f" For one set of samples for all use {type(p).__name__}.from_samples." if name == "target" else ""
-        return ValueError(f"{rule}; got {got}.{cure}")
+        raise ValueError(f"{rule}; got {got}.{cure}")
     shape = f"(n, {p.event_shape[0]})" if p.event_shape else "(n,)"
-    return ValueError(f"{name} must be one observation {draw} or {several} {shape}, n >= 1; got {got}.")
+    raise ValueError(f"{name} must be one observation {draw} or {several} {shape}, n >= 1; got {got}.")
 
 
 def _one_observation_each(p: Any, x: Tensor, sample_weight: Any, missing: str) -> Target:

@@ -68,8 +68,12 @@ def sliced_cramer_squared(
     check_options(directions, normalization, tolerance)
     p, q, prepared_p, prepared_q = as_operands(MultivariateNormalMixture, p, q)
     directions = checked_directions(directions, p.means)
-    if not target_self_energy:
-        check_target_self_energy(directions, p, q)
+    can_leave_it_out = isinstance(directions, str) and not p.is_empirical and (q.is_empirical or not requires_grad(q))
+    if not (target_self_energy or can_leave_it_out):
+        raise ValueError(
+            "target_self_energy must be True unless p is a mixture with covariances, the target a constant or points, "
+            'and directions "exact"; got False.'
+        )
     dtype = torch.promote_types(p.means.dtype, torch.float32)
     p, q = p.to(dtype=dtype), q.to(dtype=dtype)
     if isinstance(directions, str) and p.dim == 1 and target_self_energy:
@@ -88,10 +92,8 @@ def sliced_cramer_squared(
             mean = sphere_factor(p.dim) * distance
         else:
             if not isinstance(directions, Tensor):
-                like = p.means
-                directions = schemes.random(
-                    directions, p.dim, generator=generator, dtype=like.dtype, device=like.device
-                )
+                device = p.means.device
+                directions = schemes.random(directions, p.dim, generator=generator, dtype=dtype, device=device)
             chosen = unit_vectors(directions.to(dtype))
             total = _over_slices(p, q, chosen, block)
             if normalization == "sum":
@@ -184,15 +186,6 @@ def _over_slices(
         cramer_of_mixtures(p.project(some), q.project(some), block=block).sum(-1) for some in directions.split(step)
     ]
     return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
-
-
-def check_target_self_energy(directions: Any, p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> None:
-    """Require sides for which the self energy of q can be left out."""
-    if not isinstance(directions, str) or p.is_empirical or (requires_grad(q) and not q.is_empirical):
-        raise ValueError(
-            "target_self_energy must be True unless p is a mixture with covariances, the target a constant or points, "
-            'and directions "exact"; got False.'
-        )
 
 
 def check_options(directions: Any, normalization: str, tolerance: float) -> None:

@@ -174,7 +174,6 @@ def density_l2_loss(p: Mixture, target: Mixture, *, sample_weight: Any = None, r
         reduction: "none", "mean" (weighted by `sample_weight`) or "sum" over the batch.
     """
     check_reduction(reduction)
-    require_mixture("p", p)
     require_mixture("target", target)
     found = as_target(p, target, sample_weight)
     return reduce(density_l2_squared(found.p, found.q), found, reduction)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -66,10 +67,11 @@ def cramer_of_mixtures(
     return _reduced(evaluated(*call, *a, *b, self_energy_q)[0], reduction)
 
 
-def _evaluate(call: _Call, tensors: Any) -> Evaluation:
+def _evaluate(call: _Call, tensors: Any) -> tuple[Evaluation, str]:
+    """Return losses and gradients, and the name of the implementation that computed them."""
     p, q = Operand(*tensors[:3]), Operand(*tensors[3:6])
-    implementation = ladder.IMPLEMENTATIONS[ladder.choose(p, q) if call.backend == "auto" else call.backend]
-    return implementation(Problem(p, q, tensors[6], call.grad_p, call.grad_q, call.block))
+    name = ladder.choose(p, q) if call.backend == "auto" else call.backend
+    return ladder.IMPLEMENTATIONS[name](Problem(p, q, tensors[6], call.grad_p, call.grad_q, call.block)), name
 
 
 def _reduced(losses: Tensor, reduction: str) -> Tensor:
@@ -84,16 +86,32 @@ class _Eager(Function):
 
     @staticmethod
     def forward(ctx, call, *tensors):
-        losses, *ctx.known = _evaluate(call, tensors)
+        (losses, *ctx.known), name = _evaluate(call, tensors)
         ctx.batch, ctx.each = losses.shape, 1.0
         ctx.save_for_backward(*tensors)
-        if call.reduction == "mean" and losses.ndim:
+        if call.reduction == "none" or losses.ndim == 0:
+            return losses
+        if call.reduction == "mean":
             ctx.each = 1 / losses.numel() if losses.numel() else math.nan
-        return _reduced(losses, call.reduction)
+        return _total(losses, [x for x in ctx.known if x is not None], ctx.each, in_numpy=name == "small")
 
     @staticmethod
     def backward(ctx, grad):
         return None, *_backward(ctx.needs_input_grad[1:], grad, ctx.batch, ctx.each, ctx.saved_tensors, ctx.known)
+
+
+def _total(losses: Tensor, gradients: list[Tensor], each: float, in_numpy: bool) -> Tensor:
+    """Return `each` times the sum of the losses, and multiply their gradients by `each` in place.
+
+    For few losses NumPy takes a fifth of the time of torch.
+    """
+    if not in_numpy:
+        for known in gradients:
+            known.mul_(each)
+        return losses.sum() * each
+    for array in (known.numpy() for known in gradients):
+        np.multiply(array, each, array)
+    return torch.from_numpy(np.asarray(np.add.reduce(losses.numpy(), None) * each))
 
 
 class _Transformable(Function):
@@ -105,7 +123,7 @@ class _Transformable(Function):
 
     @staticmethod
     def forward(grad_p, grad_q, reduction, backend, block, *tensors):
-        losses, *known = _evaluate(_Call(grad_p, grad_q, reduction, backend, block), tensors)
+        (losses, *known), _ = _evaluate(_Call(grad_p, grad_q, reduction, backend, block), tensors)
         return (losses, *(losses.new_empty(0) if x is None else x for x in known))
 
     @staticmethod
@@ -142,7 +160,6 @@ class _Gradient(Function):
 
     @staticmethod
     def forward(first, each, grad, known, *inputs):
-        grad = grad if each == 1 else each * grad
         parts = ((grad.unsqueeze(-1) if grad.ndim else grad) * known).unbind()
         shape = parts[0].shape
         side = inputs[first : first + len(parts)]

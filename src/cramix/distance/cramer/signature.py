@@ -26,8 +26,9 @@ class Operand(NamedTuple):
     def needs_grad(self) -> bool:
         """Return whether a gradient may be requested; inside a function transform that is unknown, so True."""
         tensors = [x for x in self if x is not None]
-        if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-            return True
+        for x in tensors:
+            if x.requires_grad and torch.is_grad_enabled():
+                return True
         return not plain_eager() and not torch.compiler.is_compiling() and any(map(in_transform, tensors))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 
 from cramix.distance.energy import component_pairs, flat_mixtures, point_pairs
-from cramix.distance.energy.flat_mixtures import Components, Points, Side, ellipsoids
+from cramix.distance.energy.flat_mixtures import Components, Points, Side, ellipsoids, mean
 from cramix.distance.energy.nodes import Nodes, choose_nodes
 from cramix.distance.energy.numpy_or_torch import Array, as_like, as_tensor, in_dtype, is_numpy, library
 from cramix.distance.energy.signature import Evaluation, Problem
@@ -96,14 +96,13 @@ def _in_units(p: Side, q: Side) -> tuple[Side, Side, Array, Array]:
     Where one side serves a whole batch, centre and unit are the same for all, so that this side needs no copies: its
     own centre and the smallest size, so that batch elements that are far away take no digits from the others.
     """
-    mean, mean_square = flat_mixtures.mean, flat_mixtures.mean_square
     shared = len(p.weights) != len(q.weights)
     centre = mean(min(p, q, key=lambda side: len(side.weights))) if shared else 0.5 * (mean(p) + mean(q))
     centre = in_dtype(as_like(centre, q.means), q.means)
     p, q = flat_mixtures.centred(p, centre), flat_mixtures.centred(q, centre)
     p_squares, q_squares = flat_mixtures.mean_squares(p), flat_mixtures.mean_squares(q)
     lib = library(p_squares)
-    size = lib.sqrt(mean_square(p, p_squares) + mean_square(q, q_squares))
+    size = lib.sqrt(flat_mixtures.mean_square(p, p_squares) + flat_mixtures.mean_square(q, q_squares))
     if shared:
         size = lib.amin(lib.where(size > 0, size, torch.inf), 0)[None]
     unit = flat_mixtures.power_of_two(size)

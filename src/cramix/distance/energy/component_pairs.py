@@ -54,18 +54,13 @@ def with_pairs(parts: Components) -> tuple[Ellipsoids, Ellipsoids]:
 
 
 def between_components(
-    parts: Components,
-    index: tuple[Array, Array],
-    nodes: Nodes,
-    grad: bool,
-    shapes: Ellipsoids | None,
-    block: int | None,
+    side: Components, index: tuple[Array, Array], nodes: Nodes, grad: bool, shapes: Ellipsoids | None, block: int | None
 ) -> PairSum:
     """Return `sum s_i s_j E|X_i - X_j|` over pairs (i, j) of components, see `pairs`; half of it where i = j.
 
     The decomposed covariances of the pairs may be given if all pairs fit in one block.
     """
-    (weights, means, covariances), (first, second) = parts, index
+    (weights, means, covariances), (first, second) = side, index
     lib, (batch, k, dim), shape = library(means), means.shape, covariances.shape[2:]
     located = lib.concatenate((weights[..., None], means), -1)
     width = math.prod(shape) + (3 * shape[-1] + 2) * nodes.t.shape[-1]
@@ -74,8 +69,8 @@ def between_components(
     for start in range(0, len(first), step):
         i, j = first[start : start + step], second[start : start + step]
         at_i, at_j = rows_at(located, i), rows_at(located, j)
-        of_pairs = shapes or ellipsoids(rows_at(covariances, i) + rows_at(covariances, j), parts.dense)
-        norm = pair_norm(nodes, of_pairs, parts.multiplicity, (at_i - at_j)[..., 1:], grad)
+        of_pairs = shapes or ellipsoids(rows_at(covariances, i) + rows_at(covariances, j), side.dense)
+        norm = pair_norm(nodes, of_pairs, side.multiplicity, (at_i - at_j)[..., 1:], grad)
         w_i, w_j, half = at_i[..., :1], at_j[..., :1], lib.where(i == j, 0.5, 1.0)[:, None]
         weight, length = half * w_i * w_j, norm.lengths[..., None]
         total = total + (weight * length).sum((1, 2))
@@ -93,29 +88,23 @@ def between_components(
 
 
 def components_to_points(
-    parts: Components,
-    shapes: Ellipsoids,
-    points: Points,
-    nodes: Nodes,
-    at_parts: bool,
-    at_points: bool,
-    block: int | None,
+    p: Components, shapes: Ellipsoids, q: Points, nodes: Nodes, grad_p: bool, grad_q: bool, block: int | None
 ) -> tuple[PairSum, tuple[Tensor, ...]]:
-    """Return `sum_in p_i w_n E|X_i - y_n|`, in blocks of points, with derivatives for the components or the points.
+    """Return `sum_in p_i w_n E|X_i - y_n|`, in blocks of points, with derivatives for components p or points q.
 
     Those for the points, in weights `(B, n)` and points `(B, n, d)`, come second.
     """
-    batch, k, dim = parts.means.shape
-    masses, everywhere = as_tensor(points.weights), as_tensor(points.means)
-    n, few = everywhere.shape[-2], min(_FEW_LENGTHS, array_size(parts.means, block))
+    batch, k, dim = p.means.shape
+    masses, everywhere = as_tensor(q.weights), as_tensor(q.means)
+    n, few = everywhere.shape[-2], min(_FEW_LENGTHS, array_size(p.means, block))
     working = everywhere.dtype if batch * k * n > few else torch.float64
-    rows = Rows(nodes, shapes, parts.multiplicity, working, at_parts or at_points)
-    weights = as_tensor(parts.weights)
-    means = as_tensor(parts.means).to(working).unsqueeze(-1)  # (B, k, d, 1)
-    at = (weights.new_zeros(batch, n), weights.new_zeros(batch, n, dim)) if at_points else ()
+    rows = Rows(nodes, shapes, p.multiplicity, working, grad_p or grad_q)
+    weights = as_tensor(p.weights)
+    means = as_tensor(p.means).to(working).unsqueeze(-1)  # (B, k, d, 1)
+    at = (weights.new_zeros(batch, n), weights.new_zeros(batch, n, dim)) if grad_q else ()
     lengths_sum = weights.new_zeros(batch * k)
     sums: Moments | None = None
-    step = max(1, array_size(parts.means, block) // (batch * k * max(nodes.t.shape[-1], 3 * dim)))
+    step = max(1, array_size(p.means, block) // (batch * k * max(nodes.t.shape[-1], 3 * dim)))
     for start in range(0, n, step):
         part = slice(start, start + step)
         columns = everywhere[:, part].to(working).mT.contiguous()  # (B or 1, d, m)
@@ -128,17 +117,17 @@ def components_to_points(
         if at:
             at[0][:, part] = (weights.unsqueeze(-1) * lengths.mean.view(batch, k, -1)).sum(1)
             at[1][:, part] = -_pulls(rows, lengths, weights) * mass.unsqueeze(-1).double()
-        if at_parts:
+        if grad_p:
             added = moments(rows, lengths, of_rows)
             sums = added if sums is None else sums + added
         else:
             lengths_sum += (lengths.mean * of_rows).sum(-1)
     if sums is None:
-        return PairSum((parts.weights * as_like(lengths_sum.view(batch, k), parts.weights)).sum(-1)), at
+        return PairSum((p.weights * as_like(lengths_sum.view(batch, k), p.weights)).sum(-1)), at
     at_weights, at_means, at_covariances = with_derivatives(rows, sums)
-    scale = parts.weights.reshape(batch, k, *(1,) * (parts.covariances.ndim - 2))
-    derivatives = at_weights, parts.weights[..., None] * at_means, scale * at_covariances
-    return PairSum((parts.weights * at_weights).sum(-1), derivatives), at
+    scale = p.weights.reshape(batch, k, *(1,) * (p.covariances.ndim - 2))
+    derivatives = at_weights, p.weights[..., None] * at_means, scale * at_covariances
+    return PairSum((p.weights * at_weights).sum(-1), derivatives), at
 
 
 def array_size(like: Array, block: int | None) -> int:

@@ -94,20 +94,17 @@ def centred(side: Side, centre: Array) -> Side:
 
 def mean_squares(side: Side) -> Array:
     """Return `E|X|^2` of each component or point, `(B or 1, k)`."""
-    lengths = squared_lengths(side.means)
-    return lengths if side.covariances is None else lengths + trace(side.covariances, side.means.shape[-1])
+    lengths, covariances = squared_lengths(side.means), side.covariances
+    if covariances is None:
+        return lengths
+    variances = covariances.diagonal(0, -2, -1) if covariances.ndim == 4 else covariances
+    return lengths + side.means.shape[-1] // covariances.shape[-1] * variances.sum(-1)
 
 
 def mean_square(side: Side, squares: Array) -> Array:
     """Return `E|X|^2`, `(B or 1,)`, from that of each component or point."""
     # A negligible weight counts as 1e-32, so that its component does not overflow in units of the size.
     return (library(squares).where(side.weights > 1e-32, side.weights, 1e-32) * squares).sum(-1)
-
-
-def trace(covariances: Array, dim: int) -> Array:
-    """Return the sum of the variances of all coordinates, `(B, k)`, for covariances `(B, k, d, d)` or `(B, k, g)`."""
-    variances = covariances.diagonal(0, -2, -1) if covariances.ndim == 4 else covariances
-    return dim // covariances.shape[-1] * variances.sum(-1)
 
 
 def power_of_two(size: Array) -> Array:

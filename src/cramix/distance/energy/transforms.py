@@ -14,7 +14,7 @@ from torch.autograd import Function
 
 from cramix.distance.derivatives import constant_gradient
 from cramix.distance.energy import ladder
-from cramix.distance.energy.flat_mixtures import Components, Points, Side
+from cramix.distance.energy.flat_mixtures import Components, Points
 from cramix.distance.energy.numpy_or_torch import Array, as_tensor
 from cramix.distance.energy.signature import Problem, no_energy
 
@@ -91,17 +91,13 @@ def _energy_op(
     """Return the distance, and its gradient for each tensor, empty ones where not requested."""
     like, rows = tensors[0], max(len(x) for x in tensors)
     known_q = None if target_self_energy else no_energy(torch.Size((rows,)), like)
-    sides = _side(tensors[:n_p]), _side(tensors[n_p:])
-    found = ladder.evaluate(Problem(*sides, None, known_q, tolerance, grad_p, grad_q))
+    p, q = (Components(*x) if len(x) == 3 else Points(*x) for x in (tensors[:n_p], tensors[n_p:]))
+    found = ladder.evaluate(Problem(p, q, None, known_q, tolerance, grad_p, grad_q))
     distances = ordinary(found.distances)
     distances = distances.clamp_min_(0) if target_self_energy else distances
     empty = like.new_empty(0, dtype=torch.float64)
     known = *(found.at_p or [empty] * n_p), *(found.at_q or [empty] * (len(tensors) - n_p))
     return [distances.to(like.dtype), *(as_tensor(x).double().clone() for x in known)]
-
-
-def _side(tensors: list[Tensor]) -> Side:
-    return Components(*tensors) if len(tensors) == 3 else Points(*tensors)
 
 
 @_energy_op.register_fake
