@@ -12,7 +12,7 @@ from cramix import CramerLoss, NormalMixture, cramer_distance, cramer_loss, crps
 from cramix.distance.cramer.atoms import self_energy
 from cramix.distance.cramer.distance import cramer_squared
 from cramix.distance.cramer.ladder import IMPLEMENTATIONS
-from cramix.distance.cramer.signature import Operand
+from cramix.distance.cramer.signature import Operand, Problem
 from tests import oracle
 
 
@@ -112,10 +112,10 @@ def test_every_implementation_is_the_reference(backend: str, atoms: bool) -> Non
     p, q = ([2 * w, m, s] for w, m, s in (oracle.random_parameters(4, 3, seed=seed) for seed in (17, 18)))
     a, b = Operand(*p), Operand(*q[:2], None if atoms else q[2])
     energy = self_energy(b.means, b.weights) if atoms else None
-    found, truth = (IMPLEMENTATIONS[name](a, b, energy, grad_p=True, grad_q=True) for name in (backend, "reference"))
+    found, truth = (IMPLEMENTATIONS[name](Problem(a, b, energy, True, True)) for name in (backend, "reference"))
     for ours, theirs in zip(found, truth, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-14)
-    assert IMPLEMENTATIONS[backend](a, b, energy, grad_p=False, grad_q=False)[1:] == (None, None)
+    assert IMPLEMENTATIONS[backend](Problem(a, b, energy, False, False))[1:] == (None, None)
 
 
 def test_crps_equals_scoringrules() -> None:

@@ -110,8 +110,8 @@ def test_the_self_energy_stays_where_the_target_may_move(p, q, options):
 @pytest.mark.parametrize(
     ("p", "q", "name", "got"),
     [
-        (P, randn(4, 3, seed=3), "p and q", "2 and 3"),
-        (random_mixture(d=5), P, "p and q", "5 and 2"),
+        (P, randn(4, 3, seed=3), "p and q", "(2,) and (3,)"),
+        (random_mixture(d=5), P, "p and q", "(5,) and (2,)"),
         (random_mixture(2, seed=0), randn(3, 4, 2, seed=3), "q", "(3, 4, 2)"),
         (random_mixture(2, seed=0), random_mixture(3, seed=0), "p and q", "(2,)"),
         (random_mixture(2, seed=0), X, "q", "(9, 2)"),

@@ -9,7 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
 
 from cramix import NormalMixture, cramer_loss
-from cramix.distance.cramer.distance import cramer_of_mixtures, cramer_squared
+from cramix.distance.cramer.autograd import cramer_of_mixtures
+from cramix.distance.cramer.distance import cramer_squared
 from cramix.distance.cramer.ladder import choose
 from cramix.distance.cramer.signature import operand_of
 from tests import oracle

@@ -201,7 +201,7 @@ def test_samples_of_distances(make, distance, side) -> None:
                 expected = distance(p, type(p).from_samples(x))
                 torch.testing.assert_close(call(), expected, rtol=1e-7, atol=1e-12)
             elif got == "dimension":
-                with pytest.raises(ValueError, match="p and q must have one dimension"):
+                with pytest.raises(ValueError, match="p and q must have one event shape"):
                     call()
             else:
                 refuses(call, name, got)

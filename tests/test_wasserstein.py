@@ -442,7 +442,7 @@ def test_bad_input() -> None:
         sliced_wasserstein_distance(x, x, directions=torch.ones(4, 3, dtype=torch.float64))
     with pytest.raises(ValueError, match=r'directions must be "exact", a number >= 1 .*; got 0'):
         sliced_wasserstein_distance(x, x, directions=0)
-    with pytest.raises(ValueError, match="p and q must have one dimension; got 2 and 1"):
+    with pytest.raises(ValueError, match=r"p and q must have one event shape; got \(2,\) and \(1,\)"):
         sliced_wasserstein_distance(x, x[:, :1])
 
 

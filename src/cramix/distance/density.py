@@ -5,20 +5,13 @@ Univariate in docs/math.md, eq. 15, of any dimension in docs/others.md, eq. O13.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from cramix.distance.operands import Mixture, common_batch, promoted_mixtures, require_mixture
-from cramix.mixture import Covariance, Diagonal, Full, NormalMixture, Spherical
+from cramix.distance.operands import Mixture, as_mixtures
+from cramix.mixture import Covariance, Diagonal, Full, MultivariateNormalMixture
 from cramix.mixture.components import whitened_log_density
-
-
-class _Side(NamedTuple):
-    weights: Tensor  # (*batch, k)
-    means: Tensor  # (*batch, k, d)
-    covariances: Covariance
+from cramix.mixture.coordinates import in_coordinates
 
 
 def density_l2_squared(p: Mixture, q: Mixture) -> Tensor:
@@ -28,15 +21,15 @@ def density_l2_squared(p: Mixture, q: Mixture) -> Tensor:
     results beyond the range of the dtype are infinite, never NaN.
 
     Example:
+        >>> from cramix import NormalMixture
         >>> p = NormalMixture(torch.tensor([1.0]), torch.tensor([0.0]), torch.tensor([1.0]))
         >>> density_l2_squared(p, p.affine(1.0, 1.0))
         tensor(0.1248)
     """
-    require_mixture("p", p)
-    require_mixture("q", q)
-    common_batch(p, q)
-    p, q = promoted_mixtures(p, q)
-    a, b = _side(p), _side(q)
+    p, q, _ = as_mixtures(p, q)
+    for side in (p, q):
+        side._require_density("the L2 distance of densities")
+    a, b = in_coordinates(p, torch.float64), in_coordinates(q, torch.float64)
     pairs = [_overlaps(*sides) for sides in ((a, b), (a, a), (b, b))]
     # In units of the largest density, so that no infinities are subtracted.
     largest = [torch.where(weights > 0, logs, -torch.inf).detach().amax((-1, -2)) for weights, logs in pairs]
@@ -47,25 +40,15 @@ def density_l2_squared(p: Mixture, q: Mixture) -> Tensor:
     return (squared * size).to(torch.promote_types(p.means.dtype, torch.float32))
 
 
-def _side(mixture: Mixture) -> _Side:
-    if isinstance(mixture, NormalMixture):
-        mixture._require_density("the L2 distance of densities")
-        covariances: Covariance = Spherical(mixture.scales.double().square())
-        return _Side(mixture.weights.double(), mixture.means.double().unsqueeze(-1), covariances)
-    mixture._require_density("the L2 distance of densities")
-    wide = mixture.to(dtype=torch.float64)
-    return _Side(wide.weights, wide.means, wide.covariance_kind)
-
-
-def _overlaps(p: _Side, q: _Side) -> tuple[Tensor, Tensor]:
+def _overlaps(p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> tuple[Tensor, Tensor]:
     """Return `p_i q_j` and `log N(mu_i - nu_j; 0, S_i + T_j)` for all pairs, `(*batch, k, l)`, in float64."""
     offset = p.means.unsqueeze(-2) - q.means.unsqueeze(-3)
-    dim = offset.shape[-1]
+    dim, p_kind, q_kind = p.dim, p.covariance_kind, q.covariance_kind
     total: Covariance
-    if p.covariances.axis_aligned and q.covariances.axis_aligned:
-        total = Diagonal(p.covariances.compact().unsqueeze(-2) + q.covariances.compact().unsqueeze(-3))
+    if p_kind.axis_aligned and q_kind.axis_aligned:
+        total = Diagonal(p_kind.compact().unsqueeze(-2) + q_kind.compact().unsqueeze(-3))
     else:
-        total = Full(p.covariances.matrices(dim).unsqueeze(-3) + q.covariances.matrices(dim).unsqueeze(-4))
+        total = Full(p_kind.matrices(dim).unsqueeze(-3) + q_kind.matrices(dim).unsqueeze(-4))
     z, log_diagonal = total.whiten(offset)
     return p.weights.unsqueeze(-1) * q.weights.unsqueeze(-2), whitened_log_density(z, log_diagonal)
 

@@ -14,13 +14,13 @@ from torch.autograd import Function
 
 def first_order_only(result: Tensor, *parameters: Tensor) -> Tensor:
     """Return the result; second derivatives in the parameters it was computed from raise an error."""
-    return _FirstOrderOnly.apply(result, *parameters)
+    return _Differentiable.apply(1, result, *parameters)
 
 
 def constant_gradient(gradient: Tensor, *parameters: Tensor) -> Tensor:
     """Return a gradient whose own derivatives raise an error, unless the parameters are constants."""
     watched = torch.is_grad_enabled() and any(x.requires_grad for x in parameters)
-    return _ConstantGradient.apply(gradient, *parameters) if watched else gradient
+    return _Differentiable.apply(0, gradient, *parameters) if watched else gradient
 
 
 def root(power: Tensor, order: float) -> Tensor:
@@ -29,37 +29,25 @@ def root(power: Tensor, order: float) -> Tensor:
     return torch.where(zero, 0, torch.where(zero, 1, power) ** (1 / order))
 
 
-class _FirstOrderOnly(Function):
+class _Differentiable(Function):
+    """A result, unchanged, that has derivatives in its parameters up to an order of 0 or 1 only."""
+
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(result, *parameters):
+    def forward(order, result, *parameters):
         return result.clone()
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs[1:])
+        ctx.order = inputs[0]
+        ctx.save_for_backward(*inputs[2:])
 
     @staticmethod
     def backward(ctx, grad):
-        parameters = ctx.saved_tensors
-        return constant_gradient(grad, *parameters), *(None for _ in parameters)
-
-
-class _ConstantGradient(Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(gradient, *parameters):
-        return gradient.clone()
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    @staticmethod
-    def backward(ctx, grad):
-        raise RuntimeError(
-            "This distance has first derivatives only; second derivatives were requested. "
-            "cramer_loss, and sliced_cramer_loss with directions, have both."
-        )
+        if ctx.order == 0:
+            raise RuntimeError(
+                "This distance has first derivatives only; second derivatives were requested. "
+                "cramer_loss, and sliced_cramer_loss with directions, have both."
+            )
+        return None, constant_gradient(grad, *ctx.saved_tensors), *(None for _ in ctx.saved_tensors)

@@ -24,9 +24,7 @@ def block_size(device: torch.device, block: int | None = None) -> int:
     Every kernel divides by the number and the width of its arrays. A small `block` makes a kernel use many blocks,
     with the same result.
     """
-    if block is not None:
-        return block
-    return _BLOCK["cpu" if device.type == "cpu" else "gpu"]
+    return _BLOCK["cpu" if device.type == "cpu" else "gpu"] if block is None else block
 
 
 def normalized(weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from torch.distributions import register_kl
 
 from cramix.distance.derivatives import first_order_only
 from cramix.distance.likelihood import in_single_at_least
-from cramix.distance.operands import Mixture, common_batch, promoted_mixtures, require_mixture
+from cramix.distance.operands import Mixture, as_mixtures
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.quadrature import gauss_legendre, panel_edges
 
@@ -42,11 +42,8 @@ def kl_divergence(
     """
     if not isinstance(samples, int) or samples < 2:
         raise ValueError(f"samples must be an integer >= 2; got {samples!r}.")
-    require_mixture("p", p)
-    require_mixture("q", q)
-    batch = common_batch(p, q)
-    p, q = promoted_mixtures(in_single_at_least(p), in_single_at_least(q))
-    p = p.expand(batch)
+    p, q, batch = as_mixtures(p, q)
+    p, q = in_single_at_least(p).expand(batch), in_single_at_least(q)
     x = p.rsample((samples,), generator)
     log_ratio = p.detach().log_prob(x) - q.log_prob(x)
     parts = (p.weights, p.means, p.scales if isinstance(p, NormalMixture) else p.covariance_kind.values)
@@ -56,8 +53,8 @@ def kl_divergence(
 
 @register_kl(NormalMixture, NormalMixture)
 def _by_quadrature(p: NormalMixture, q: NormalMixture) -> Tensor:
-    batch = common_batch(p, q)
-    dtype = torch.promote_types(p.dtype, q.dtype)
+    p, q, batch = as_mixtures(p, q)
+    dtype = p.dtype
     p, q = (side.expand(batch).to(torch.float64) for side in (p, q))
     p._require_density("the Kullback-Leibler divergence")
     q._require_density("the Kullback-Leibler divergence")
@@ -74,9 +71,8 @@ def _by_quadrature(p: NormalMixture, q: NormalMixture) -> Tensor:
 
 @register_kl(MultivariateNormalMixture, MultivariateNormalMixture)
 def _by_quasi_random_points(p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> Tensor:
-    batch = common_batch(p, q)
-    p, q = promoted_mixtures(in_single_at_least(p), in_single_at_least(q))
-    p, q = p.expand(batch), q.expand(batch)
+    p, q, batch = as_mixtures(p, q)
+    p, q = (in_single_at_least(side).expand(batch) for side in (p, q))
     p._require_density("the Kullback-Leibler divergence")
     if not batch.numel():
         return p.means.new_empty(batch)

@@ -14,7 +14,8 @@ from cramix.distance.cramer.signature import Operand, operand_of
 from cramix.distance.derivatives import root
 from cramix.distance.kernels import normalized
 from cramix.distance.operands import as_operands, in_kind_of
-from cramix.mixture import NormalMixture, components
+from cramix.distance.transport import Line
+from cramix.mixture import NormalMixture
 from cramix.quadrature import gauss_legendre, panel_edges
 
 # Pieces of a panel, for orders up to 30; the integrand's peak narrows with the root of the order.
@@ -67,8 +68,9 @@ def flat_in_float64(side: Operand, batch: torch.Size) -> Operand:
 
 def _integral(sides: list[Operand], order: float) -> tuple[Tensor, Tensor]:
     """Integrate `|F - G|^order` in units of the largest difference, as high orders underflow; return both, `(B,)`."""
-    smooth = [(sign, s) for sign, s in zip((1.0, -1.0), sides, strict=True) if s.scales is not None]
-    steps = [(sign, s) for sign, s in zip((1.0, -1.0), sides, strict=True) if s.scales is None]
+    signed = list(zip((1.0, -1.0), sides, strict=True))
+    smooth = [(sign, Line(s.weights, s.means, s.scales)) for sign, s in signed if s.scales is not None]
+    steps = [(sign, s) for sign, s in signed if s.scales is None]
     # Edges at atoms move with them, which is the whole gradient of the location of an atom.
     sources = [s.means for _, s in steps]
     if smooth:
@@ -88,26 +90,19 @@ def _integral(sides: list[Operand], order: float) -> tuple[Tensor, Tensor]:
     return (weights.reshape(shape) * (size / largest).pow(order)).sum((-1, -2)), largest[:, 0, 0]
 
 
-def _smooth_part(x: Tensor, smooth: list[tuple[float, Operand]]) -> Tensor:
+def _smooth_part(x: Tensor, smooth: list[tuple[float, Line]]) -> Tensor:
     """Return the part of F - G from components with scales, `(B, n)`."""
-    total = torch.zeros_like(x)
-    for sign, s in smooth:
-        assert s.scales is not None
-        each = components.cdf(x.unsqueeze(-1), s.means.unsqueeze(1), s.scales.unsqueeze(1))
-        total = total + sign * (each @ s.weights.unsqueeze(-1)).squeeze(-1)
-    return total
+    return sum((sign * side.cdf(x) for sign, side in smooth), torch.zeros_like(x))
 
 
 def _level(x: Tensor, steps: list[tuple[float, Operand]]) -> Tensor:
     """Return the part of F - G from samples, `(B, n)`."""
-    total = torch.zeros_like(x)
-    for sign, s in steps:
-        total = total + sign * mass_below_and_above(x, s.means.detach(), s.weights)[0]
-    return total
+    below = (sign * mass_below_and_above(x, s.means.detach(), s.weights)[0] for sign, s in steps)
+    return sum(below, torch.zeros_like(x))
 
 
 @torch.no_grad()
-def _roots(cuts: Tensor, level: Tensor, smooth: list[tuple[float, Operand]]) -> Tensor:
+def _roots(cuts: Tensor, level: Tensor, smooth: list[tuple[float, Line]]) -> Tensor:
     """Return where F - G changes sign between cuts, `(B, panels, pieces)`; the left cut where it does not."""
     low, high = cuts[..., :-1].clone(), cuts[..., 1:].clone()
     if not smooth:

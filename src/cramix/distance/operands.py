@@ -39,7 +39,6 @@ class Target(NamedTuple):
 
     p: Any  # the mixture p
     q: Any  # a mixture: one sample for each batch element of p, a set of samples, or the target mixture itself
-    batch: torch.Size  # of the losses
     weight: Tensor | None = None  # of the losses, (*batch): sample_weight, and 0 where the target is missing
     present: Tensor | None = None  # (*batch), False where the target is missing; None if none is
     prepared: PreparedTarget | None = None
@@ -61,21 +60,15 @@ def as_target(
     check_choice("missing", missing, ("error", "ignore"))
     if isinstance(target, Mixture | PreparedTarget):
         return _mixture_target(p, target, sample_weight)
-    x = _tensor("target", target, p)
-    p, x = promoted_with(p, x)
+    p, x = _in_shape("target", p, target, "a set of samples")
     if x.shape == p.batch_shape + p.event_shape:
         return _one_observation_each(p, x, sample_weight, missing)
-    if p.batch_shape or not _is_set(p, x):
-        raise _wrong_shape("target", p, x, "a set of samples")
     return _set_of_samples(p, x, sample_weight, missing)
 
 
 def as_observations(p: M, y: Any, name: str = "y") -> tuple[M, Tensor]:
     """Return p and observations for a score, `(*batch)` or `(*batch, d)`, of one dtype; a p without batch takes n."""
-    x = _tensor(name, y, p)
-    p, x = promoted_with(p, x)
-    if x.shape != p.batch_shape + p.event_shape and (p.batch_shape or not _is_set(p, x)):
-        raise _wrong_shape(name, p, x, "n observations")
+    p, x = _in_shape(name, p, y, "n observations")
     if readable(x):
         check_finite(**{name: x})
     return p, x
@@ -85,22 +78,30 @@ def as_operands(kind: type[M], p: Any, q: Any) -> tuple[M, M, PreparedTarget | N
     """Return both sides of a distance as mixtures of one dtype, with batch shapes that broadcast, and prepared ones."""
     prepared = [side if isinstance(side, PreparedTarget) else None for side in (p, q)]
     p, q = (side.mixture if isinstance(side, PreparedTarget) else side for side in (p, q))
-    a, b = _as_operand("p", p, kind, q), _as_operand("q", q, kind, p)
-    if a.event_shape != b.event_shape:
-        raise ValueError(f"p and q must have one dimension; got {a.event_shape[0]} and {b.event_shape[0]}.")
-    check_broadcast("Batch shapes come before components.", p=a.batch_shape, q=b.batch_shape)
-    a, b = promoted_mixtures(a, b)
+    a, b, _ = as_mixtures(_as_operand("p", p, kind, q), _as_operand("q", q, kind, p))
     x, y = (None if side is None else side.in_dtype(a.means.dtype) for side in prepared)
     return a, b, x, y
 
 
+def as_mixtures(p: M, q: M) -> tuple[M, M, torch.Size]:
+    """Require two mixtures in one space; return them in one dtype, and the shape their batch shapes broadcast to."""
+    require_mixture("p", p)
+    require_mixture("q", q)
+    if p.event_shape != q.event_shape:
+        raise ValueError(f"p and q must have one event shape; got {tuple(p.event_shape)} and {tuple(q.event_shape)}.")
+    batch = check_broadcast("Batch shapes come before components.", p=p.batch_shape, q=q.batch_shape)
+    return *promoted_mixtures(p, q), batch
+
+
 def require_mixture(name: str, x: Any, kind: type | None = None) -> None:
     """Raise a ValueError unless x is a mixture, of the given kind."""
-    if isinstance(x, Mixture if kind is None else kind):
-        return
-    wanted = "a mixture" if kind is None else f"a {kind.__name__}"
+    if not isinstance(x, Mixture if kind is None else kind):
+        raise _wrong_type(name, "a mixture" if kind is None else f"a {kind.__name__}", x)
+
+
+def _wrong_type(name: str, wanted: str, x: Any) -> ValueError:
     cure = " For samples see from_samples." if isinstance(x, Tensor) else _CURES.get(type(x).__name__, "")
-    raise ValueError(f"{name} must be {wanted}; got {type(x).__name__}.{cure}")
+    return ValueError(f"{name} must be {wanted}; got {type(x).__name__}.{cure}")
 
 
 def promoted_mixtures(p: M, q: M) -> tuple[M, M]:
@@ -129,45 +130,27 @@ def in_kind_of(result: Tensor, *inputs: Any) -> Any:
     return to_numpy(result)[()]
 
 
-def common_batch(p: Mixture, q: Mixture) -> torch.Size:
-    """Require two mixtures in one space, and return the shape that their batch shapes broadcast to."""
-    check_one_device(p=p.means, q=q.means)
-    if p.event_shape != q.event_shape:
-        raise ValueError(f"p and q must have one event shape; got {tuple(p.event_shape)} and {tuple(q.event_shape)}.")
-    return check_broadcast("Batch shapes come before components.", p=p.batch_shape, q=q.batch_shape)
-
-
-def _tensor(name: str, x: Any, p: base.Mixture) -> Tensor:
+def _in_shape(name: str, p: M, x: Any, several: str) -> tuple[M, Tensor]:
+    """Return p and a tensor of one dtype that is one observation each, or for a p without batch several of them."""
     if isinstance(x, torch.distributions.Distribution) or x is None:
-        cure = _CURES.get(type(x).__name__, "")
-        raise ValueError(f"{name} must be a tensor, an array or a mixture; got {type(x).__name__}.{cure}")
-    return as_tensor(name, x, p.means)
-
-
-def _is_set(p: base.Mixture, x: Tensor) -> bool:
-    return x.ndim == 1 + len(p.event_shape) and x.shape[0] > 0 and x.shape[1:] == p.event_shape
-
-
-def _wrong_shape(name: str, p: base.Mixture, x: Tensor, several: str) -> ValueError:
+        raise _wrong_type(name, "a tensor, an array or a mixture", x)
+    p, x = promoted_with(p, as_tensor(name, x, p.means))
     draw, got = tuple(p.batch_shape + p.event_shape), tuple(x.shape)
+    if got == draw or (not p.batch_shape and len(got) == 1 + len(draw) and got[0] > 0 and got[1:] == draw):
+        return p, x
     if p.batch_shape:
         rule = f"{name} must have the shape of one draw of p, {draw}: one observation each"
         cure = f" For one set of samples for all use {type(p).__name__}.from_samples." if name == "target" else ""
-        return ValueError(f"{rule}; got {got}.{cure}")
+        raise ValueError(f"{rule}; got {got}.{cure}")
     shape = f"(n, {p.event_shape[0]})" if p.event_shape else "(n,)"
-    return ValueError(f"{name} must be one observation {draw} or {several} {shape}, n >= 1; got {got}.")
-
-
-def _of_samples(p: Any, name: str, x: Tensor, weights: Tensor | None = None) -> Any:
-    return type(p)._of_samples(name, x, weights)
+    raise ValueError(f"{name} must be one observation {draw} or {several} {shape}, n >= 1; got {got}.")
 
 
 def _one_observation_each(p: Any, x: Tensor, sample_weight: Any, missing: str) -> Target:
     weight = observation_weights(sample_weight, p.batch_shape, p)
     present = None
     if missing == "ignore":
-        event = tuple(range(-len(p.event_shape), 0))
-        gone = x.isnan().any(event) if event else x.isnan()
+        gone = _has_nan(p, x)
         if not readable(x) or bool(gone.any()):
             # The loss of a missing observation is computed at a mean of p, as a constant, and then set to 0.
             instead = (p.means[..., 0, :] if p.event_shape else p.means[..., 0]).detach()
@@ -175,8 +158,8 @@ def _one_observation_each(p: Any, x: Tensor, sample_weight: Any, missing: str) -
             p, present = _constant_where(gone, p), ~gone
             counted = present.to(p.means.dtype)
             weight = counted if weight is None else weight * counted
-    q = _of_samples(p, "target", x.unsqueeze(-1 - len(p.event_shape)))
-    return Target(p, q, p.batch_shape, weight, present)
+    q = type(p)._of_samples("target", x.unsqueeze(-1 - len(p.event_shape)))
+    return Target(p, q, weight, present)
 
 
 def _constant_where(mask: Tensor, p: Any) -> Any:
@@ -189,17 +172,18 @@ def _constant_where(mask: Tensor, p: Any) -> Any:
 
 
 def _set_of_samples(p: Any, x: Tensor, sample_weight: Any, missing: str) -> Target:
-    weights = None
-    if sample_weight is not None:
-        weights = _weights("sample_weight", sample_weight, x.shape[:1], p)
+    weights = None if sample_weight is None else _weights("sample_weight", sample_weight, x.shape[:1], p)
     if missing == "ignore":
-        x, weights = _without_missing(x, weights)
-    return Target(p, _of_samples(p, "target", x, weights), torch.Size())
+        x, weights = _without_missing(x, weights, ~_has_nan(p, x))
+    return Target(p, type(p)._of_samples("target", x, weights))
 
 
-def _without_missing(x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Drop samples with a NaN; where values cannot be inspected, give them the weight 0 instead."""
-    present = ~(x.isnan().any(-1) if x.ndim == 2 else x.isnan())
+def _has_nan(p: base.Mixture, x: Tensor) -> Tensor:
+    return x.isnan().any(-1) if p.event_shape else x.isnan()
+
+
+def _without_missing(x: Tensor, weights: Tensor | None, present: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Drop samples that are not present; where values cannot be inspected, give them the weight 0 instead."""
     if readable(x):
         if not bool(present.any()):
             raise ValueError(f"target must hold at least one sample without NaN; got {len(x)} with NaN.")
@@ -229,7 +213,7 @@ def _mixture_target(p: Any, target: Any, sample_weight: Any) -> Target:
     p, q = promoted_mixtures(p, q)
     if prepared is not None:
         prepared = prepared.in_dtype(p.means.dtype)
-    return Target(p, q, batch, observation_weights(sample_weight, batch, p), prepared=prepared)
+    return Target(p, q, observation_weights(sample_weight, batch, p), prepared=prepared)
 
 
 def _described(mixture: Mixture) -> str:
@@ -261,8 +245,7 @@ def _as_operand(name: str, side: Any, kind: type[M], other: Any) -> M:
     if isinstance(side, kind):
         return side
     if isinstance(side, torch.distributions.Distribution) or side is None:
-        cure = _CURES.get(type(side).__name__, "")
-        raise ValueError(f"{name} must be a {kind.__name__} or samples; got {type(side).__name__}.{cure}")
+        raise _wrong_type(name, f"a {kind.__name__} or samples", side)
     like = other.means if isinstance(other, Mixture) else other if isinstance(other, Tensor) else None
     like = like if like is not None and like.is_floating_point() else None
     x = as_tensor(name, side, like)

@@ -41,7 +41,8 @@ class PreparedTarget:
             mixture = target
         else:
             mixture = _of_samples(target, sample_weight)
-        self._mixture = _copied(mixture)
+        with torch.inference_mode(False), torch.no_grad():
+            self._mixture = mixture._map(_copy)
         self._energies: dict[float, Energy] = {}
         self._on_line: Tensor | None = None
         self._converted: dict[torch.dtype, Self] = {}
@@ -101,16 +102,6 @@ def _of_samples(samples: Any, sample_weight: Any) -> NormalMixture | Multivariat
     if weights is not None and weights.shape != x.shape[:1]:
         raise ValueError(f"sample_weight must have shape {tuple(x.shape[:1])}; got {tuple(weights.shape)}.")
     return kind.from_samples(x, weights)
-
-
-def _copied(mixture: NormalMixture | MultivariateNormalMixture) -> NormalMixture | MultivariateNormalMixture:
-    """Return the mixture without gradient, in memory of its own."""
-    with torch.inference_mode(False), torch.no_grad():
-        weights, means = _copy(mixture.weights), _copy(mixture.means)
-        if isinstance(mixture, NormalMixture):
-            return mixture._like(weights, means, _copy(mixture.scales))
-        kind = mixture.covariance_kind
-        return mixture._like(weights, means, kind.like(_copy(kind.values)))
 
 
 def _copy(x: Tensor) -> Tensor:

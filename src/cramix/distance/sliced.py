@@ -14,8 +14,8 @@ from torch import Tensor
 
 from cramix import directions as schemes
 from cramix.arrays import as_tensor, check_one_device
-from cramix.checks import check_finite
-from cramix.distance.cramer.distance import cramer_of_mixtures
+from cramix.checks import check_choice, check_finite
+from cramix.distance.cramer.autograd import cramer_of_mixtures
 from cramix.distance.derivatives import root
 from cramix.distance.energy.autograd import Energy, Operand, energy_distance, requires_grad
 from cramix.distance.energy.ladder import check_backend
@@ -66,40 +66,14 @@ def sliced_cramer_squared(
     """
     check_backend(backend)
     check_options(directions, normalization, tolerance)
-    a, b, prepared_p, prepared_q = as_operands(MultivariateNormalMixture, p, q)
-    return sliced_cramer_of_mixtures(
-        a,
-        b,
-        directions,
-        normalization,
-        prepared_p=prepared_p,
-        prepared_q=prepared_q,
-        tolerance=tolerance,
-        target_self_energy=target_self_energy,
-        generator=generator,
-        backend=backend,
-        block=block,
-    )
-
-
-def sliced_cramer_of_mixtures(
-    p: MultivariateNormalMixture,
-    q: MultivariateNormalMixture,
-    directions: Any = "exact",
-    normalization: str = "mean",
-    *,
-    prepared_p: PreparedTarget | None = None,
-    prepared_q: PreparedTarget | None = None,
-    tolerance: float = 1e-7,
-    target_self_energy: bool = True,
-    generator: torch.Generator | None = None,
-    backend: str = "auto",
-    block: int | None = None,
-) -> Tensor:
-    """Return the losses of mixtures of one dtype, whose self energies may be known; see `sliced_cramer_squared`."""
+    p, q, prepared_p, prepared_q = as_operands(MultivariateNormalMixture, p, q)
     directions = checked_directions(directions, p.means)
-    if not target_self_energy:
-        check_target_self_energy(directions, p, q)
+    can_leave_it_out = isinstance(directions, str) and not p.is_empirical and (q.is_empirical or not requires_grad(q))
+    if not (target_self_energy or can_leave_it_out):
+        raise ValueError(
+            "target_self_energy must be True unless p is a mixture with covariances, the target a constant or points, "
+            'and directions "exact"; got False.'
+        )
     dtype = torch.promote_types(p.means.dtype, torch.float32)
     p, q = p.to(dtype=dtype), q.to(dtype=dtype)
     if isinstance(directions, str) and p.dim == 1 and target_self_energy:
@@ -118,10 +92,8 @@ def sliced_cramer_of_mixtures(
             mean = sphere_factor(p.dim) * distance
         else:
             if not isinstance(directions, Tensor):
-                like = p.means
-                directions = schemes.random(
-                    directions, p.dim, generator=generator, dtype=like.dtype, device=like.device
-                )
+                device = p.means.device
+                directions = schemes.random(directions, p.dim, generator=generator, dtype=dtype, device=device)
             chosen = unit_vectors(directions.to(dtype))
             total = _over_slices(p, q, chosen, block)
             if normalization == "sum":
@@ -216,19 +188,9 @@ def _over_slices(
     return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
 
 
-def check_target_self_energy(directions: Any, p: MultivariateNormalMixture, q: MultivariateNormalMixture) -> None:
-    """Require sides for which the self energy of q can be left out."""
-    if not isinstance(directions, str) or p.is_empirical or (requires_grad(q) and not q.is_empirical):
-        raise ValueError(
-            "target_self_energy must be True unless p is a mixture with covariances, the target a constant or points, "
-            'and directions "exact"; got False.'
-        )
-
-
 def check_options(directions: Any, normalization: str, tolerance: float) -> None:
     """Require options that go together, whatever the sides are."""
-    if normalization not in ("mean", "integral", "sum"):
-        raise ValueError(f'normalization must be "mean", "integral" or "sum"; got {normalization!r}.')
+    check_choice("normalization", normalization, ("mean", "integral", "sum"))
     if not isinstance(tolerance, int | float) or not 0 < tolerance < 0.1:
         raise ValueError(f"tolerance must be between 0 and 0.1; got {tolerance!r}.")
     if isinstance(directions, str) and normalization == "sum":

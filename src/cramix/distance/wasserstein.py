@@ -112,7 +112,7 @@ def _recognised(side: Operand) -> Operand:
     """Return a mixture whose scales are all 0 as samples, without scales."""
     if side.scales is None or not readable(side.scales) or (side.scales != 0).any():
         return side
-    return Operand(side.weights, side.means, None)
+    return Operand(side.weights, side.means)
 
 
 def _smooth(name: str, side: Operand) -> Line:
@@ -156,7 +156,7 @@ def _first_to_points(weights: Tensor, means: Tensor, scales: Tensor, masses: Ten
     """Return `W1`: between two points G is constant and F meets it at most once (eq. O19)."""
     shift = (masses * points).sum(-1, keepdim=True).detach()
     means, points = means - shift, points - shift
-    y, levels = _sorted_levels(Operand(masses, points, None))
+    y, levels = _sorted_levels(Operand(masses, points))
     left, right, level = y[:, :-1], y[:, 1:], levels[:, :-1]
     meet = torch.maximum(torch.minimum(_moving_quantile(level, weights, means, scales), right), left)
     at = torch.cat((y, meet), -1)
@@ -174,7 +174,7 @@ def _second_to_points(weights: Tensor, means: Tensor, scales: Tensor, masses: Te
     means, points = means - p_mean, points - q_mean
     p_variance = (weights * (means.square() + scales.square())).sum(-1)
     q_variance = (masses * points.square()).sum(-1)
-    y, levels = _sorted_levels(Operand(masses, points, None))
+    y, levels = _sorted_levels(Operand(masses, points))
     level = levels[:, :-1]
     x = _moving_quantile(level, weights, means, scales)
     partial_mean = x * level - _mean_below(x, weights, means, scales)

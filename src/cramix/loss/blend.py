@@ -96,6 +96,8 @@ class BlendedLoss(Loss):
         ([0.0, 0.0, 0.5, 1.0], tensor(1.4189))
     """
 
+    _loss = staticmethod(blended_loss)
+    _options = "share", "unit"
     done: Tensor
 
     def __init__(
@@ -123,12 +125,6 @@ class BlendedLoss(Loss):
         """Advance the schedule by one step."""
         self.done += 1
         self._look_up()
-
-    def forward(self, p: Mixture, target: Any, sample_weight: Any = None) -> Tensor:
-        """Return the loss of prediction p and its target."""
-        return blended_loss(
-            p, target, share=self._share, unit=self.unit, sample_weight=sample_weight, **self._options()
-        )
 
     def extra_repr(self) -> str:
         """Show the number of steps, the unit and the reduction."""

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cramix.distance.cramer.distance import cramer_of_mixtures
+from cramix.distance.cramer.autograd import cramer_of_mixtures
 from cramix.distance.cramer_wold import cramer_wold_squared
 from cramix.distance.density import density_l2_squared
 from cramix.distance.likelihood import negative_log_likelihood
 from cramix.distance.operands import Mixture, Target, as_target, require_mixture
-from cramix.distance.sliced import check_options, sliced_cramer_of_mixtures, sphere_factor
+from cramix.distance.sliced import check_options, sliced_cramer_squared, sphere_factor
 from cramix.distance.wasserstein import sliced_wasserstein_power
 from cramix.loss.cross_entropy import nodes_of
 from cramix.loss.reduction import check_reduction, reduce
@@ -89,14 +89,12 @@ def sliced_cramer_loss(
         (tensor(0.2337), tensor(0.2337))
     """
     check_reduction(reduction)
-    check_options(directions, normalization, tolerance)
     found = as_target(p, target, sample_weight, missing, MultivariateNormalMixture)
-    losses = sliced_cramer_of_mixtures(
+    losses = sliced_cramer_squared(
         found.p,
-        found.q,
+        found.prepared or found.q,
         directions,
         normalization,
-        prepared_q=found.prepared,
         tolerance=tolerance,
         target_self_energy=target_self_energy,
         generator=generator,
@@ -176,7 +174,6 @@ def density_l2_loss(p: Mixture, target: Mixture, *, sample_weight: Any = None, r
         reduction: "none", "mean" (weighted by `sample_weight`) or "sum" over the batch.
     """
     check_reduction(reduction)
-    require_mixture("p", p)
     require_mixture("target", target)
     found = as_target(p, target, sample_weight)
     return reduce(density_l2_squared(found.p, found.q), found, reduction)
@@ -244,14 +241,14 @@ def energy_scores(p: Mixture, q: Mixture, tolerance: float) -> Tensor:
         a = MultivariateNormalMixture(a.weights, a.means, Spherical(torch.zeros_like(a.weights)), validate_args=False)
     if not b.is_empirical:
         b = b.detach()
-    return sliced_cramer_of_mixtures(a, b, tolerance=tolerance, target_self_energy=False) / sphere_factor(a.dim)
+    return sliced_cramer_squared(a, b, tolerance=tolerance, target_self_energy=False) / sphere_factor(a.dim)
 
 
 def cramer_losses(target: Target) -> Tensor:
     """Return the Cramér loss of each batch element, on the line or over all directions."""
     if isinstance(target.p, NormalMixture):
         return _cramer(target)
-    return sliced_cramer_of_mixtures(target.p, target.q, prepared_q=target.prepared)
+    return sliced_cramer_squared(target.p, target.prepared or target.q)
 
 
 def negative_log_likelihoods(target: Target) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,6 @@ from cramix.distance.operands import Mixture
 from cramix.distance.sliced import check_options
 from cramix.loss.functional import cramer_loss, energy_score_loss, nll_loss, sliced_cramer_loss
 from cramix.loss.reduction import check_reduction
-from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 
 class Loss(nn.Module):
@@ -23,19 +23,24 @@ class Loss(nn.Module):
         missing: "error" for a NaN in the target, or "ignore" to leave out its observations.
     """
 
+    _loss: ClassVar[Callable[..., Tensor]]  # the function
+    _options: ClassVar[tuple[str, ...]] = ()  # the attributes that it takes besides those of every loss
+
     def __init__(self, *, reduction: str = "mean", missing: str = "error") -> None:
         super().__init__()
         check_reduction(reduction)
         check_choice("missing", missing, ("error", "ignore"))
         self.reduction, self.missing = reduction, missing
 
+    def forward(self, p: Mixture, target: Any, sample_weight: Any = None) -> Tensor:
+        """Return the loss of prediction p and its target."""
+        options = {name: getattr(self, name) for name in ("reduction", "missing", *self._options)}
+        return type(self)._loss(p, target, sample_weight=sample_weight, **options)
+
     def extra_repr(self) -> str:
         """Show the reduction, and that missing targets are ignored if they are."""
         missing = "" if self.missing == "error" else f", missing={self.missing!r}"
         return f"reduction={self.reduction!r}{missing}"
-
-    def _options(self) -> dict[str, Any]:
-        return {"reduction": self.reduction, "missing": self.missing}
 
 
 class CramerLoss(Loss):
@@ -46,14 +51,13 @@ class CramerLoss(Loss):
         missing: "error" for a NaN in the target, or "ignore" to leave out its observations.
 
     Example:
+        >>> from cramix import NormalMixture
         >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
         >>> CramerLoss()(p, p.affine(1.0, 1.0)), CramerLoss()(p.expand((2,)), torch.tensor([0.0, 2.0]))
         (tensor(0.2709), tensor(0.8432))
     """
 
-    def forward(self, p: NormalMixture, target: Any, sample_weight: Any = None) -> Tensor:
-        """Return the loss of prediction p and its target."""
-        return cramer_loss(p, target, sample_weight=sample_weight, **self._options())
+    _loss = staticmethod(cramer_loss)
 
 
 class SlicedCramerLoss(Loss):
@@ -69,10 +73,14 @@ class SlicedCramerLoss(Loss):
         generator: for random slices.
 
     Example:
+        >>> from cramix import MultivariateNormalMixture
         >>> p = MultivariateNormalMixture.from_samples(torch.zeros(1, 2))
         >>> SlicedCramerLoss()(p, torch.tensor([3.0, 4.0]))
         tensor(3.1831)
     """
+
+    _loss = staticmethod(sliced_cramer_loss)
+    _options = "directions", "normalization", "tolerance", "target_self_energy", "generator"
 
     def __init__(
         self,
@@ -94,20 +102,6 @@ class SlicedCramerLoss(Loss):
         self.normalization = normalization
         self.tolerance, self.target_self_energy, self.generator = tolerance, target_self_energy, generator
 
-    def forward(self, p: MultivariateNormalMixture, target: Any, sample_weight: Any = None) -> Tensor:
-        """Return the loss of prediction p and its target."""
-        return sliced_cramer_loss(
-            p,
-            target,
-            directions=self.directions,
-            normalization=self.normalization,
-            sample_weight=sample_weight,
-            tolerance=self.tolerance,
-            target_self_energy=self.target_self_energy,
-            generator=self.generator,
-            **self._options(),
-        )
-
     def extra_repr(self) -> str:
         """Show the directions and the reduction."""
         shown = tuple(self.directions.shape) if isinstance(self.directions, Tensor) else self.directions
@@ -123,19 +117,19 @@ class EnergyScoreLoss(Loss):
         tolerance: of the mean lengths, relative to the size of the problem; float32 reaches 1e-6.
 
     Example:
+        >>> from cramix import MultivariateNormalMixture
         >>> p = MultivariateNormalMixture(torch.ones(1), torch.zeros(1, 2), torch.zeros(1, 2, 2))
         >>> EnergyScoreLoss()(p, torch.tensor([3.0, 4.0]))
         tensor(5.)
     """
 
+    _loss = staticmethod(energy_score_loss)
+    _options = ("tolerance",)
+
     def __init__(self, *, reduction: str = "mean", missing: str = "error", tolerance: float = 1e-7) -> None:
         super().__init__(reduction=reduction, missing=missing)
         check_options("exact", "mean", tolerance)
         self.tolerance = tolerance
-
-    def forward(self, p: Mixture, target: Any, sample_weight: Any = None) -> Tensor:
-        """Return the loss of prediction p and its target."""
-        return energy_score_loss(p, target, sample_weight=sample_weight, tolerance=self.tolerance, **self._options())
 
 
 class MixtureNLLLoss(Loss):
@@ -146,11 +140,10 @@ class MixtureNLLLoss(Loss):
         missing: "error" for a NaN in the target, or "ignore" to leave out its observations.
 
     Example:
+        >>> from cramix import NormalMixture
         >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
         >>> MixtureNLLLoss()(p.expand((2,)), torch.tensor([-1.0, 1.0]))
         tensor(1.4189)
     """
 
-    def forward(self, p: Mixture, target: Any, sample_weight: Any = None) -> Tensor:
-        """Return the loss of prediction p and its target."""
-        return nll_loss(p, target, sample_weight=sample_weight, **self._options())
+    _loss = staticmethod(nll_loss)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cramix.arrays import is_number
-from cramix.distance.cramer.distance import cramer_of_mixtures
+from cramix.distance.cramer.autograd import cramer_of_mixtures
 from cramix.distance.operands import Mixture, as_observations, in_kind_of, require_mixture
 from cramix.distance.sliced import check_options
 from cramix.loss.functional import energy_scores

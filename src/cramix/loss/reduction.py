@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cramix.checks import check_choice
 from cramix.distance.operands import Target
-
-_REDUCTIONS = ("none", "mean", "sum")
 
 
 def reduce(losses: Tensor, target: Target, reduction: str) -> Tensor:
@@ -29,5 +28,4 @@ def reduce(losses: Tensor, target: Target, reduction: str) -> Tensor:
 
 def check_reduction(reduction: str) -> None:
     """Require "none", "mean" or "sum"."""
-    if reduction not in _REDUCTIONS:
-        raise ValueError(f'reduction must be "none", "mean" or "sum"; got {reduction!r}.')
+    check_choice("reduction", reduction, ("none", "mean", "sum"))

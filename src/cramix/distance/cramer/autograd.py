@@ -1,6 +1,6 @@
 """The Cramér loss for autograd, function transforms and the compiler, with its gradients written by hand.
 
-Autograd functions take tensors, not records: `_flattened` and `_operands` convert between the two.
+Autograd functions take tensors, not records: those of p, those of q, and the self energy of q.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from torch import Tensor
 from torch.autograd import Function
 
 from cramix.distance.cramer import atoms, ladder, reference
-from cramix.distance.cramer.signature import Evaluation, Operand
+from cramix.distance.cramer.signature import Evaluation, Operand, Problem, operand_of
+from cramix.mixture import NormalMixture
 from cramix.torch_internals import plain_eager
-
-_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class _Call(NamedTuple):
@@ -30,49 +29,52 @@ class _Call(NamedTuple):
     block: int | None = None
 
 
-def differentiable_cramer(
-    p: Operand,
-    q: Operand,
+def cramer_of_mixtures(
+    p: NormalMixture,
+    q: NormalMixture,
     self_energy_q: Tensor | None = None,
     *,
     reduction: str = "none",
     backend: str = "auto",
     block: int | None = None,
 ) -> Tensor:
-    """Return the Cramér loss of a mixture p and a mixture or atoms q, `(*batch)`, or reduced to a number.
+    """Return the Cramér loss of mixtures of one dtype, `(*batch)`, or reduced to a number.
 
     The reduction by "mean" or "sum" could as well follow outside. In plain eager mode it is part of the autograd
-    function, which saves a tenth of the time of a small loss. `self_energy_q`, `1/2 E|Y - Y'|` of atoms q in float64,
-    is computed if None.
+    function, which saves a tenth of the time of a small loss.
+
+    Args:
+        p: mixture with batch shape `(*batch)`.
+        q: the same; batch shapes broadcast.
+        self_energy_q: `1/2 E|Y - Y'|` in float64, if q is samples and it is known.
+        reduction: "none", "mean" or "sum" over the batch.
+        backend: the implementation, see `ladder`.
+        block: see `kernels.block_size`.
     """
-    if q.scales is None and self_energy_q is None:
-        self_energy_q = atoms.self_energy(q.means, q.weights)
-    call = _Call(p.needs_grad, q.needs_grad, reduction, backend, block)
+    a, b = operand_of(p), operand_of(q)
+    if a.scales is None and b.scales is None:
+        losses = atoms.squared_distance(a.means, a.weights, b.means, b.weights)
+        return _reduced(losses.to(a.means.dtype), reduction)
+    if a.scales is None:
+        a, b, self_energy_q = b, a, None
+    if b.scales is None and self_energy_q is None:
+        self_energy_q = atoms.self_energy(b.means, b.weights)
+    call = _Call(a.needs_grad, b.needs_grad, reduction, backend, block)
     if plain_eager():
-        return _Eager.apply(call, *_flattened(p, q, self_energy_q))
+        return _Eager.apply(call, *a, *b, self_energy_q)
     # Where nothing needs a gradient, the compiler of torch 2.13 fails on the function.
     evaluated = _Transformable.apply if call.grad_p or call.grad_q else _Transformable.forward
-    losses = evaluated(*call, *_flattened(p, q, self_energy_q))[0]
-    return reduced(losses, reduction)
-
-
-def _flattened(p: Operand, q: Operand, self_energy_q: Tensor | None) -> tuple[Tensor | None, ...]:
-    return *p, *q, self_energy_q
-
-
-def _operands(tensors: Any) -> tuple[Operand, Operand, Tensor | None]:
-    return Operand(*tensors[:3]), Operand(*tensors[3:6]), tensors[6]
+    return _reduced(evaluated(*call, *a, *b, self_energy_q)[0], reduction)
 
 
 def _evaluate(call: _Call, tensors: Any) -> tuple[Evaluation, str]:
     """Return losses and gradients, and the name of the implementation that computed them."""
-    p, q, self_energy_q = _operands(tensors)
+    p, q = Operand(*tensors[:3]), Operand(*tensors[3:6])
     name = ladder.choose(p, q) if call.backend == "auto" else call.backend
-    implementation = ladder.IMPLEMENTATIONS[name]
-    return implementation(p, q, self_energy_q, grad_p=call.grad_p, grad_q=call.grad_q, block=call.block), name
+    return ladder.IMPLEMENTATIONS[name](Problem(p, q, tensors[6], call.grad_p, call.grad_q, call.block)), name
 
 
-def reduced(losses: Tensor, reduction: str) -> Tensor:
+def _reduced(losses: Tensor, reduction: str) -> Tensor:
     """Return losses `(*batch)` as they are, their mean or their sum."""
     if reduction == "none" or losses.ndim == 0:
         return losses
@@ -91,29 +93,25 @@ class _Eager(Function):
             return losses
         if call.reduction == "mean":
             ctx.each = 1 / losses.numel() if losses.numel() else math.nan
-        return _total(losses, ctx.known, ctx.each, in_numpy=name == "small")
+        return _total(losses, [x for x in ctx.known if x is not None], ctx.each, in_numpy=name == "small")
 
     @staticmethod
     def backward(ctx, grad):
-        return None, *_backward(ctx.needs_input_grad[1:], grad, ctx.batch, ctx.each, ctx.saved_tensors, *ctx.known)
+        return None, *_backward(ctx.needs_input_grad[1:], grad, ctx.batch, ctx.each, ctx.saved_tensors, ctx.known)
 
 
-def _total(losses: Tensor, gradients: list[Tensor | None], each: float, in_numpy: bool) -> Tensor:
+def _total(losses: Tensor, gradients: list[Tensor], each: float, in_numpy: bool) -> Tensor:
     """Return `each` times the sum of the losses, and multiply their gradients by `each` in place.
 
     For few losses NumPy takes a fifth of the time of torch.
     """
     if not in_numpy:
         for known in gradients:
-            if known is not None:
-                known.mul_(each)
+            known.mul_(each)
         return losses.sum() * each
-    for known in gradients:
-        if known is not None:
-            array = known.numpy()
-            np.multiply(array, each, array)
-    total = np.add.reduce(losses.numpy(), None) * each
-    return torch.from_numpy(np.asarray(total, _NUMPY[losses.dtype]))
+    for array in (known.numpy() for known in gradients):
+        np.multiply(array, each, array)
+    return torch.from_numpy(np.asarray(np.add.reduce(losses.numpy(), None) * each))
 
 
 class _Transformable(Function):
@@ -138,7 +136,7 @@ class _Transformable(Function):
     @staticmethod
     def backward(ctx, grad, *_):
         *tensors, at_p, at_q = ctx.saved_tensors
-        return *(None,) * 5, *_backward(ctx.needs_input_grad[5:], grad, ctx.batch, 1.0, tensors, at_p, at_q)
+        return *(None,) * 5, *_backward(ctx.needs_input_grad[5:], grad, ctx.batch, 1.0, tensors, (at_p, at_q))
 
     @staticmethod
     def vmap(info, in_dims, *arguments):
@@ -180,9 +178,9 @@ class _Gradient(Function):
         present = [i for i, x in enumerate(inputs) if x is not None]
 
         def loss(grad, *tensors):
-            full = dict(zip(present, tensors, strict=True))
-            p, q, _ = _operands([full.get(i) for i in range(7)])
-            return ctx.each * (grad * reference.formula(p, q)).sum()
+            given = dict(zip(present, tensors, strict=True))
+            every: Any = [given.get(i) for i in range(6)]
+            return ctx.each * (grad * reference.formula(Operand(*every[:3]), Operand(*every[3:]))).sum()
 
         side = tuple(1 + k for k, i in enumerate(present) if ctx.first <= i < ctx.first + 3)
         second = torch.func.grad(loss, side)
@@ -193,22 +191,16 @@ class _Gradient(Function):
 
 
 def _backward(
-    needed: tuple[bool, ...],
-    grad: Tensor,
-    batch: torch.Size,
-    each: float,
-    tensors: Any,
-    at_p: Tensor | None,
-    at_q: Tensor | None,
-) -> tuple:
+    needed: tuple[bool, ...], grad: Tensor, batch: torch.Size, each: float, tensors: Any, known: Any
+) -> tuple[Tensor | None, ...]:
     """Return the gradients for all flattened tensors; `grad` is that of the losses `(*batch)`, or of their total."""
     *inputs, self_energy_q = tensors
     for_p = for_q = (None, None, None)
     gradient = _Gradient.apply if torch.is_grad_enabled() else _Gradient.forward
     if any(needed[:3]):
-        for_p = gradient(0, each, grad, at_p, *inputs)
+        for_p = gradient(0, each, grad, known[0], *inputs)
     if any(needed[3:6]):
-        for_q = gradient(3, each, grad, at_q, *inputs)
+        for_q = gradient(3, each, grad, known[1], *inputs)
         for_q = for_q if len(for_q) == 3 else (*for_q, None)
     for_energy = None
     if self_energy_q is not None and needed[6]:

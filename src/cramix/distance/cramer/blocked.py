@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from cramix.distance.cramer.cancellation import recomputed
-from cramix.distance.cramer.signature import Evaluation, Operand, batch_of
+from cramix.distance.cramer.signature import Evaluation, Operand, Problem, batch_of
 from cramix.distance.kernels import LARGEST_EXPONENT, Scratch, block_size
 from cramix.torch_internals import plain_eager
 
@@ -35,14 +35,13 @@ FEW_PAIRS = 1 << 14
 INV_SQRT_PI = 1 / math.sqrt(math.pi)
 
 
-def evaluate(
-    p: Operand, q: Operand, self_energy_q: Tensor | None, *, grad_p: bool, grad_q: bool, block: int | None = None
-) -> Evaluation:
-    """Evaluate losses and gradients; see `signature.Implementation`.
+def evaluate(problem: Problem) -> Evaluation:
+    """Evaluate losses and gradients; see `signature.Problem`.
 
     In plain eager mode the computation runs in inference mode, where calls are a quarter cheaper. All tensors that are
     returned are created outside of it, so they are ordinary ones.
     """
+    p, q, self_energy_q, grad_p, grad_q, block = problem
     dtype, batch = p.means.dtype, batch_of(p, q)
     working = working_dtype(p, q, batch)
     with torch.inference_mode() if plain_eager() else nullcontext():

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cramix.distance.cramer.blocked import INV_SQRT_PI, closed_form, component_major, working_dtype
 from cramix.distance.cramer.cancellation import THRESHOLD, recomputed
-from cramix.distance.cramer.signature import Evaluation, Operand, batch_of
+from cramix.distance.cramer.signature import Evaluation, Operand, Problem, batch_of
 from cramix.distance.kernels import LARGEST_EXPONENT, normalized
 
 
@@ -24,10 +24,9 @@ class _Sums(NamedTuple):
     h: Tensor
 
 
-def evaluate(
-    p: Operand, q: Operand, self_energy_q: Tensor | None, *, grad_p: bool, grad_q: bool, block: int | None = None
-) -> Evaluation:
-    """Evaluate losses and gradients; see `signature.Implementation`. The compiler chooses blocks itself."""
+def evaluate(problem: Problem) -> Evaluation:
+    """Evaluate losses and gradients; see `signature.Problem`. The compiler chooses blocks itself."""
+    p, q, self_energy_q, grad_p, grad_q, _ = problem
     dtype, batch = p.means.dtype, batch_of(p, q)
     working = working_dtype(p, q, batch)
     a, p_total = _normalized(p, working)
@@ -42,7 +41,8 @@ def evaluate(
     scale = 0.5 * (a.weights * pp.a).sum(-1) + within_q
     losses = (a.weights * pq.a).sum(-1) - scale
     if working == dtype:
-        losses = _recomputed_op(losses, scale.expand(losses.shape), *p, *q, self_energy_q)
+        sides = [x for x in (*p, *q) if x is not None]
+        losses = _recomputed_op(losses, scale.expand(losses.shape), sides, self_energy_q)
     at_p = _gradients(a, p_total, pq, pp).to(dtype) if grad_p else None
     at_q = _gradients(b, q_total, _sums(b, a), qq).to(dtype) if grad_q else None
     return Evaluation(losses.clamp_min(0).to(dtype), at_p, at_q)
@@ -80,28 +80,17 @@ def _gradients(side: Operand, total: Tensor, other: _Sums, within: _Sums | None)
 
 
 @torch.library.custom_op("cramix::recompute_small_losses", mutates_args=())
-def _recomputed_op(
-    losses: Tensor,
-    scale: Tensor,
-    p_weights: Tensor,
-    p_means: Tensor,
-    p_scales: Tensor,
-    q_weights: Tensor,
-    q_means: Tensor,
-    q_scales: Tensor | None,
-    self_energy_q: Tensor | None,
-) -> Tensor:
+def _recomputed_op(losses: Tensor, scale: Tensor, sides: list[Tensor], self_energy_q: Tensor | None) -> Tensor:
     """Hide control flow that depends on the data from the compiler; see `cancellation.recomputed`."""
     if not bool((losses < 2 * THRESHOLD[losses.dtype] * scale).any()):
         return losses.clone()
     batch = losses.shape
-    p, q = Operand(p_weights, p_means, p_scales), Operand(q_weights, q_means, q_scales)
-    p_side, q_side, _, _ = component_major(batch, losses.dtype, p, q)
+    p_side, q_side, _, _ = component_major(batch, losses.dtype, Operand(*sides[:3]), Operand(*sides[3:]))
     energy = self_energy_q if self_energy_q is None else self_energy_q.expand(batch).reshape(-1)
     better = recomputed(losses.reshape(-1), scale.reshape(-1), p_side, q_side, energy, closed_form)
     return better.reshape(batch).clone()
 
 
 @_recomputed_op.register_fake
-def _(losses, scale, p_weights, p_means, p_scales, q_weights, q_means, q_scales, self_energy_q):
+def _(losses, scale, sides, self_energy_q):
     return torch.empty_like(losses)

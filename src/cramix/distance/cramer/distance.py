@@ -9,10 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from cramix.distance.cramer import atoms
-from cramix.distance.cramer.autograd import differentiable_cramer, reduced
+from cramix.distance.cramer.autograd import cramer_of_mixtures
 from cramix.distance.cramer.ladder import check_backend
-from cramix.distance.cramer.signature import operand_of
 from cramix.distance.derivatives import root
 from cramix.distance.operands import as_operands, in_kind_of
 from cramix.mixture import NormalMixture
@@ -40,34 +38,6 @@ def cramer_squared(p: Any, q: Any, *, backend: str = "auto", block: int | None =
     a, b, _, prepared = as_operands(NormalMixture, p, q)
     energy = prepared.self_energy_on_line() if prepared is not None and b.is_empirical else None
     return cramer_of_mixtures(a, b, energy, backend=backend, block=block)
-
-
-def cramer_of_mixtures(
-    p: NormalMixture,
-    q: NormalMixture,
-    self_energy_q: Tensor | None = None,
-    *,
-    reduction: str = "none",
-    backend: str = "auto",
-    block: int | None = None,
-) -> Tensor:
-    """Return the Cramér loss of mixtures of one dtype, `(*batch)` or reduced, see `differentiable_cramer`.
-
-    Args:
-        p: mixture with batch shape `(*batch)`.
-        q: the same; batch shapes broadcast.
-        self_energy_q: `1/2 E|Y - Y'|` in float64, if q is samples and it is known.
-        reduction: "none", "mean" or "sum" over the batch.
-        backend: the implementation, see `ladder`.
-        block: see `kernels.block_size`.
-    """
-    a, b = operand_of(p), operand_of(q)
-    if a.scales is None and b.scales is None:
-        losses = atoms.squared_distance(a.means, a.weights, b.means, b.weights)
-        return reduced(losses.to(a.means.dtype), reduction)
-    if a.scales is None:
-        a, b, self_energy_q = b, a, None
-    return differentiable_cramer(a, b, self_energy_q, reduction=reduction, backend=backend, block=block)
 
 
 def cramer_distance(p: Any, q: Any) -> Tensor:

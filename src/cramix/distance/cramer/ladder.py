@@ -29,5 +29,4 @@ def choose(p: Operand, q: Operand) -> str:
 
 def check_backend(backend: str) -> None:
     """Require "auto" or the name of an implementation."""
-    if backend != "auto":
-        check_choice("backend", backend, ("auto", *IMPLEMENTATIONS))
+    check_choice("backend", backend, ("auto", *IMPLEMENTATIONS))

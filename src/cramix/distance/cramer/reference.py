@@ -10,20 +10,17 @@ import math
 import torch
 from torch import Tensor
 
-from cramix.distance.cramer.signature import Evaluation, Operand, batch_of
+from cramix.distance.cramer.signature import Evaluation, Operand, Problem, batch_of
 from cramix.distance.kernels import normalized
 
 
-def evaluate(
-    p: Operand, q: Operand, self_energy_q: Tensor | None, *, grad_p: bool, grad_q: bool, block: int | None = None
-) -> Evaluation:
-    """Evaluate by autograd of the plain formula; see `signature.Implementation`."""
+def evaluate(problem: Problem) -> Evaluation:
+    """Evaluate by autograd of the plain formula; see `signature.Problem`."""
+    p, q, self_energy_q, grad_p, grad_q, _ = problem
     batch = batch_of(p, q)
     leaves = [x.detach().expand(*batch, -1).clone().requires_grad_() for x in (*p, *q) if x is not None]
     with torch.enable_grad():
-        a = Operand(leaves[0], leaves[1], leaves[2])
-        b = Operand(leaves[3], leaves[4], leaves[5] if len(leaves) == 6 else None)
-        losses = formula(a, b)
+        losses = formula(Operand(*leaves[:3]), Operand(*leaves[3:]))
         gradients = torch.autograd.grad(losses.sum(), leaves)
     losses = losses.detach()
     if self_energy_q is not None:

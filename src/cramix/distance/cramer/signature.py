@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,17 +20,36 @@ class Operand(NamedTuple):
 
     weights: Tensor
     means: Tensor
-    scales: Tensor | None
+    scales: Tensor | None = None
 
     @property
     def needs_grad(self) -> bool:
         """Return whether a gradient may be requested; inside a function transform that is unknown, so True."""
-        weights, means, scales = self
-        tensors = (weights, means) if scales is None else (weights, means, scales)
+        tensors = [x for x in self if x is not None]
         for x in tensors:
             if x.requires_grad and torch.is_grad_enabled():
                 return True
         return not plain_eager() and not torch.compiler.is_compiling() and any(map(in_transform, tensors))
+
+
+class Problem(NamedTuple):
+    """Losses to evaluate: of a mixture p and a mixture or atoms q, whose batch shapes broadcast.
+
+    Args:
+        p: a mixture.
+        q: a mixture or atoms.
+        self_energy_q: `1/2 E|Y - Y'|` in float64, `(*batch)`, if q is atoms.
+        grad_p: whether to return gradients for p.
+        grad_q: the same for q; of atoms without the term `self_energy_q`.
+        block: numbers in the temporary arrays of one block, see `kernels.block_size`.
+    """
+
+    p: Operand
+    q: Operand
+    self_energy_q: Tensor | None
+    grad_p: bool
+    grad_q: bool
+    block: int | None = None
 
 
 class Evaluation(NamedTuple):
@@ -43,29 +63,8 @@ class Evaluation(NamedTuple):
     at_q: Tensor | None
 
 
-class Implementation(Protocol):
-    """A way to compute the losses of all batch elements, with their gradients, without autograd."""
-
-    def __call__(
-        self,
-        p: Operand,
-        q: Operand,
-        self_energy_q: Tensor | None,
-        *,
-        grad_p: bool,
-        grad_q: bool,
-        block: int | None = None,
-    ) -> Evaluation:
-        """Evaluate the Cramér loss of a mixture p and a mixture or atoms q; batch shapes broadcast.
-
-        Args:
-            p: a mixture.
-            q: a mixture or atoms.
-            self_energy_q: `1/2 E|Y - Y'|` in float64, `(*batch)`, if q is atoms.
-            grad_p: whether to return gradients for p.
-            grad_q: the same for q; of atoms without the term `self_energy_q`.
-            block: numbers in the temporary arrays of one block, see `kernels.block_size`.
-        """
+# A way to compute the losses of all batch elements, with their gradients, without autograd.
+Implementation = Callable[[Problem], Evaluation]
 
 
 def operand_of(mixture: NormalMixture) -> Operand:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cramix.distance.cramer.blocked import FEW_PAIRS, INV_SQRT_PI, closed_form
 from cramix.distance.cramer.cancellation import THRESHOLD, recomputed
-from cramix.distance.cramer.signature import Evaluation, Operand, batch_of
+from cramix.distance.cramer.signature import Evaluation, Operand, Problem, batch_of
 from cramix.distance.kernels import LARGEST_EXPONENT
 from cramix.torch_internals import shares_memory_with_numpy
 
@@ -38,10 +38,9 @@ def applies(p: Operand, q: Operand) -> bool:
 
 
 @np.errstate(all="ignore")  # as torch does
-def evaluate(
-    p: Operand, q: Operand, self_energy_q: Tensor | None, *, grad_p: bool, grad_q: bool, block: int | None = None
-) -> Evaluation:
-    """Evaluate losses and gradients; see `signature.Implementation`. There is one block."""
+def evaluate(problem: Problem) -> Evaluation:
+    """Evaluate losses and gradients; see `signature.Problem`. There is one block."""
+    p, q, _, grad_p, grad_q, _ = problem
     dtype, batch = np.float32 if p.means.dtype == torch.float32 else np.float64, batch_of(p, q)
     sides, totals = _component_major(p, q, batch)
     chain = sides.take(_CHAIN if grad_q else _CHAIN[:4], 1)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from cramix.distance.derivatives import constant_gradient
 from cramix.distance.energy import ladder, point_pairs
-from cramix.distance.energy.array_protocol import Array
-from cramix.distance.energy.flat_mixtures import Components, Factors, Flat, Points, flat
+from cramix.distance.energy.flat_mixtures import Components, Points, Side
 from cramix.distance.energy.self_energy import SelfEnergy
-from cramix.distance.energy.signature import Evaluation, KnownEnergy, no_energy
+from cramix.distance.energy.signature import KnownEnergy, Problem, no_energy
 from cramix.distance.energy.transforms import chained, ordinary, transformable_energy
 from cramix.mixture import Factor, MultivariateNormalMixture
 from cramix.torch_internals import in_transform, plain_eager
@@ -32,27 +29,18 @@ class Operand(NamedTuple):
     energy: Energy | None = None
 
     @property
-    def is_points(self) -> bool:
-        """Return whether all covariances are known to be 0."""
-        return self.mixture.is_empirical
-
-    @property
     def needs_grad(self) -> bool:
-        """Return whether a gradient may be requested."""
-        return requires_grad(self.mixture)
-
-    @property
-    def may_need_grad(self) -> bool:
-        """Return the same inside a function transform, where it is unknown, so True."""
-        mixture = self.mixture
-        tensors = mixture.weights, mixture.means, mixture.covariance_kind.values
-        return self.needs_grad or any(map(in_transform, tensors))
+        """Return whether a gradient may be requested; inside a function transform that is unknown, so True."""
+        return requires_grad(self.mixture) or any(map(in_transform, _parameters(self.mixture)))
 
 
 def requires_grad(mixture: MultivariateNormalMixture) -> bool:
     """Return whether autograd records operations on the parameters of a mixture."""
-    tensors = mixture.weights, mixture.means, mixture.covariance_kind.values
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return torch.is_grad_enabled() and any(x.requires_grad for x in _parameters(mixture))
+
+
+def _parameters(mixture: MultivariateNormalMixture) -> tuple[Tensor, Tensor, Tensor]:
+    return mixture.weights, mixture.means, mixture.covariance_kind.values
 
 
 def energy_distance(
@@ -72,39 +60,33 @@ def energy_distance(
     if batch != q.mixture.batch_shape:
         batch = torch.broadcast_shapes(batch, q.mixture.batch_shape)
     if not batch.numel():
-        parts = (x for m in (p.mixture, q.mixture) for x in (m.weights, m.means, m.covariance_kind.values))
-        return torch.stack([x.sum() for x in parts]).sum().expand(batch)  # empty, but with gradients
+        parts = [x.sum() for side in (p, q) for x in _parameters(side.mixture)]
+        return torch.stack(parts).sum().expand(batch)  # empty, but with gradients
     if target_self_energy and _cheaper_swapped(p, q):
         p, q = q, p
-    if not plain_eager():
-        kinds = (Points if side.is_points else Components for side in (p, q))
-        of_p, of_q = (
-            _flat(_tensors(a.mixture, b.mixture, kind), batch, kind)
-            for a, b, kind in zip((p, q), (q, p), kinds, strict=True)
-        )
-        grads = p.may_need_grad, q.may_need_grad
-        return transformable_energy(of_p, of_q, *grads, tolerance, target_self_energy).reshape(batch)
+    eager, grad_p, grad_q = plain_eager(), p.needs_grad, q.needs_grad
     known_p = known_q = None
-    if not p.is_points:
+    if eager and not p.mixture.is_empirical:
         known_p = _known(p, batch, tolerance, block)
-        rows, device = batch.numel(), q.mixture.means.device
-        known_q = _known(q, batch, tolerance, block) if target_self_energy else no_energy(rows, device)
+        known_q = _known(q, batch, tolerance, block) if target_self_energy else no_energy(batch, q.mixture.means)
     p_kind, q_kind = _kind(p.mixture, False), _kind(q.mixture, known_q is not None)
     p_tensors, q_tensors = _tensors(p.mixture, q.mixture, p_kind), _tensors(q.mixture, p.mixture, q_kind)
-    call = _Call(
-        p_kind=p_kind,
-        q_kind=q_kind,
-        n_p=len(p_tensors),
-        known_p=known_p,
-        known_q=known_q,
-        tolerance=tolerance,
-        least=0.0 if target_self_energy else -math.inf,
-        batch=batch,
-        derivatives=torch.is_grad_enabled(),
-        backend=backend,
-        block=block,
-    )
-    return _Energy.apply(call, *p_tensors, *q_tensors)
+    if not eager:
+        of_p, of_q = _flat(p_tensors, batch, p_kind), _flat(q_tensors, batch, q_kind)
+        return transformable_energy(of_p, of_q, grad_p, grad_q, tolerance, target_self_energy).reshape(batch)
+    with torch.inference_mode():  # calls are a quarter cheaper
+        a, b = p_kind(*_flat(p_tensors, batch, p_kind)), q_kind(*_flat(q_tensors, batch, q_kind))
+        problem = Problem(a, b, known_p, known_q, tolerance, grad_p, grad_q, block)
+        found = ladder.evaluate(problem, backend)
+    distances = ordinary(found.distances)
+    if target_self_energy:
+        distances.clamp_min_(0)  # rounding may take it below 0; the gradient stays
+    distances = distances.to(p.mixture.means.dtype).view(batch)
+    if not (grad_p or grad_q):
+        return distances
+    at = *(found.at_p or (None,) * len(p_tensors)), *(found.at_q or (None,) * len(q_tensors))
+    known = [None if x is None else ordinary(x) for x in at]
+    return _WithGradients.apply((distances, known), *p_tensors, *q_tensors)
 
 
 def self_energy_of(mixture: MultivariateNormalMixture, tolerance: float, block: int | None = None) -> Energy:
@@ -118,13 +100,13 @@ def self_energy_of(mixture: MultivariateNormalMixture, tolerance: float, block: 
         if mixture.is_empirical:
             weights, points = tensors
             return point_pairs.self_energy(points, weights, block)
-        return SelfEnergy(flat(kind, tensors), tolerance, block)
+        return SelfEnergy(kind(*tensors), tolerance, block)
 
 
 def _cheaper_swapped(p: Operand, q: Operand) -> bool:
     """Return whether the distance, which is symmetric, takes less work from q to p."""
-    if p.is_points or q.is_points:
-        return p.is_points and not q.is_points
+    if p.mixture.is_empirical or q.mixture.is_empirical:
+        return p.mixture.is_empirical and not q.mixture.is_empirical
     return not p.needs_grad and (q.needs_grad or p.mixture.n_components > q.mixture.n_components)
 
 
@@ -134,7 +116,7 @@ def _known(side: Operand, batch: torch.Size, tolerance: float, block: int | None
     shape = mixture.batch_shape
     if energy is None:
         few = mixture.n_components <= _FEW_COMPONENTS and batch.numel() <= _FEW_USES * shape.numel()
-        if side.needs_grad or (few and not side.is_points):
+        if side.needs_grad or (few and not mixture.is_empirical):
             return None
         energy = self_energy_of(mixture, tolerance, block)
     rows = None
@@ -143,86 +125,38 @@ def _known(side: Operand, batch: torch.Size, tolerance: float, block: int | None
     return KnownEnergy(energy, rows)
 
 
-def _kind(mixture: MultivariateNormalMixture, constant: bool) -> type[Flat]:
+def _kind(mixture: MultivariateNormalMixture, constant: bool) -> type[Side]:
     """Return the form of a side; a constant one is points if its components share a covariance."""
-    kind = mixture.covariance_kind
-    if mixture.is_empirical or (constant and kind.shared):
-        return Points
-    return Factors if isinstance(kind, Factor) else Components
+    return Points if mixture.is_empirical or (constant and mixture.covariance_kind.shared) else Components
 
 
-class _Call(NamedTuple):
-    """What an evaluation needs besides the tensors of both sides, the first `n_p` of which are those of p."""
-
-    p_kind: type[Flat]
-    q_kind: type[Flat]
-    n_p: int
-    known_p: KnownEnergy | None
-    known_q: KnownEnergy | None
-    tolerance: float
-    least: float
-    batch: torch.Size
-    derivatives: bool  # False in no_grad mode, where a tensor may still require a gradient
-    backend: str
-    block: int | None
-
-    def evaluate(self, tensors: tuple[Tensor, ...], grad_p: bool, grad_q: bool) -> Evaluation:
-        p = flat(self.p_kind, _flat(tensors[: self.n_p], self.batch, self.p_kind))
-        q = flat(self.q_kind, _flat(tensors[self.n_p :], self.batch, self.q_kind))
-        return ladder.evaluate(
-            p,
-            q,
-            self.known_p,
-            self.known_q,
-            self.tolerance,
-            grad_p=grad_p,
-            grad_q=grad_q,
-            backend=self.backend,
-            block=self.block,
-        )
-
-
-class _Energy(Function):
-    """The distance of two sides, given as tensors, whose gradients are computed along with it.
-
-    A distance that rounding takes below `least` is set to that, and keeps its gradient.
-    """
+class _WithGradients(Function):
+    """Distances `(*batch)` whose gradients in some tensors are known, `(B, *)` each; None for those without."""
 
     @staticmethod
-    def forward(ctx, call, *tensors):
-        needed, n_p = [call.derivatives and x for x in ctx.needs_input_grad[1:]], call.n_p
-        with torch.inference_mode():  # calls are a quarter cheaper
-            found = call.evaluate(tensors, any(needed[:n_p]), any(needed[n_p:]))
-        nothing: tuple[Array | None, ...] = (None,) * len(tensors)
-        known = *(found.at_p or nothing[:n_p]), *(found.at_q or nothing[n_p:])
-        ctx.save_for_backward(*tensors, *(None if x is None else ordinary(x) for x in known))
-        return ordinary(found.distances).clamp_min_(call.least).to(tensors[0].dtype).view(call.batch)
+    def forward(ctx, distances_and_gradients, *tensors):
+        distances, known = distances_and_gradients
+        ctx.save_for_backward(*tensors, *known)
+        return distances
 
     @staticmethod
     def backward(ctx, grad):
-        saved = ctx.saved_tensors
-        tensors, known = saved[: len(saved) // 2], saved[len(saved) // 2 :]
-        gradients = [
-            None if at is None else constant_gradient(chained(grad, at, x.shape), *tensors)
-            for x, at in zip(tensors, known, strict=True)
-        ]
-        return None, *gradients
+        return None, *chained(grad, ctx.saved_tensors)
 
 
 def _tensors(
-    mixture: MultivariateNormalMixture, other: MultivariateNormalMixture, kind: type[Flat]
+    mixture: MultivariateNormalMixture, other: MultivariateNormalMixture, kind: type[Side]
 ) -> tuple[Tensor, ...]:
     """Return weights, means and covariances, if there are any, in a form that suits both sides."""
     weights, means, covariances = mixture.weights, mixture.means, mixture.covariance_kind
     if mixture.is_empirical:
         return weights, means
-    if kind is Factors:
-        values, axes = covariances.values, 2
-    else:
-        dense = not covariances.axis_aligned or not (other.is_empirical or other.covariance_kind.axis_aligned)
-        values, axes = (covariances.matrices(mixture.dim), 2) if dense else (covariances.compact(), 1)
-        if not dense and not other.is_empirical and other.covariance_kind.compact().shape[-1] > 1:
-            values = values.expand(*values.shape[:-1], mixture.dim)
+    if isinstance(covariances, Factor):
+        covariances = covariances.map(Tensor.double)  # the product would round in float32
+    dense = not covariances.axis_aligned or not (other.is_empirical or other.covariance_kind.axis_aligned)
+    values, axes = (covariances.matrices(mixture.dim), 2) if dense else (covariances.compact(), 1)
+    if not dense and not other.is_empirical and other.covariance_kind.compact().shape[-1] > 1:
+        values = values.expand(*values.shape[:-1], mixture.dim)
     k = mixture.n_components
     if kind is Points:
         values, k = values.narrow(-1 - axes, 0, 1), 1
@@ -230,7 +164,7 @@ def _tensors(
     return weights, means, values if values.shape == whole else values.expand(whole)
 
 
-def _flat(tensors: tuple[Tensor, ...], batch: torch.Size, kind: type[Flat]) -> tuple[Tensor, ...]:
+def _flat(tensors: tuple[Tensor, ...], batch: torch.Size, kind: type[Side]) -> tuple[Tensor, ...]:
     """Return tensors with one flat batch axis, of length 1 for points that the whole batch shares."""
     shape = tensors[0].shape[:-1]
     if shape != batch:

@@ -9,138 +9,85 @@ the problem, a power of two.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
-from cramix.distance.energy import point_pairs
-from cramix.distance.energy.array_protocol import Array, as_array, as_like, as_tensor, in_dtype, library
-from cramix.distance.energy.component_pairs import (
-    PairSum,
-    between_components,
-    components_to_points,
-    pairs,
-    with_pairs,
-    within_components,
-)
-from cramix.distance.energy.flat_mixtures import (
-    Components,
-    Ellipsoids,
-    Flat,
-    Points,
-    Side,
-    centred,
-    ellipsoids,
-    mean,
-    mean_square,
-    mean_squares,
-    power_of_two,
-    scaled,
-    with_normalized_weights,
-    working_form,
-)
+from cramix.distance.energy import component_pairs, flat_mixtures, point_pairs
+from cramix.distance.energy.flat_mixtures import Components, Points, Side, ellipsoids, mean
 from cramix.distance.energy.nodes import Nodes, choose_nodes
-from cramix.distance.energy.signature import Evaluation, KnownEnergy
+from cramix.distance.energy.numpy_or_torch import Array, as_like, as_tensor, in_dtype, is_numpy, library
+from cramix.distance.energy.signature import Evaluation, Problem
 
 
-def evaluate(
-    p: Flat,
-    q: Flat,
-    known_p: KnownEnergy | None,
-    known_q: KnownEnergy | None,
-    tolerance: float,
-    *,
-    grad_p: bool,
-    grad_q: bool,
-    block: int | None = None,
-) -> Evaluation:
-    """Evaluate distances and derivatives in the library of the operands; see `signature.Implementation`."""
-    (a, p_factors), (b, q_factors) = working_form(p), working_form(q)
-    (a, p_total), (b, q_total) = with_normalized_weights(a), with_normalized_weights(b)
-    a, b, unit, radius = _in_units(a, b)
-    if isinstance(a, Points):
-        assert isinstance(b, Points), "points come second"
-        result = _points(a, b, grad_p or grad_q, block)
+def evaluate(problem: Problem) -> Evaluation:
+    """Evaluate distances and derivatives in the library of the operands; see `signature.Problem`."""
+    (p, p_total), (q, q_total) = flat_mixtures.working_form(problem.p), flat_mixtures.working_form(problem.q)
+    p, q, unit, radius = _in_units(p, q)
+    if isinstance(p, Points):
+        result = _points(p, q, problem)
+    elif isinstance(q, Points):
+        result = _components_and_points(p, q, unit, radius, problem)
     else:
-        one_block = isinstance(a.means, np.ndarray) and known_p is None and isinstance(b, Points)
-        shapes, of_pairs = with_pairs(a) if one_block else (ellipsoids(a.covariances, a.dense), None)
-        nodes = _nodes_for(shapes.variances, a, b, radius, tolerance, unit)
-        energy_p, energy_q = (None if x is None else x.at(nodes, unit) for x in (known_p, known_q))
-        if isinstance(b, Components):
-            result = _components(a, b, energy_p, energy_q, nodes, grad_p or grad_q, block)
-        else:
-            result = _components_and_points(a, shapes, of_pairs, b, energy_p, energy_q, nodes, grad_p, grad_q, block)
+        result = _components(p, q, unit, radius, problem)
     return Evaluation(
         unit * result.distances,
-        _in_given_units(a, result.at_p, p_total, unit, p_factors) if grad_p else (),
-        _in_given_units(b, result.at_q, q_total, unit, q_factors) if grad_q else (),
+        _in_given_units(p, result.at_p, p_total, unit) if problem.grad_p else (),
+        _in_given_units(q, result.at_q, q_total, unit) if problem.grad_q else (),
     )
 
 
-def _components(
-    p: Components,
-    q: Components,
-    energy_p: Array | None,
-    energy_q: Array | None,
-    nodes: Nodes,
-    derivatives: bool,
-    block: int | None,
-) -> Evaluation:
+def _components(p: Components, q: Components, unit: Array, radius: Array, problem: Problem) -> Evaluation:
     k, n = p.means.shape[1], q.means.shape[1]
+    nodes = _nodes_for(ellipsoids(p.covariances, p.dense).variances, p, q, radius, problem.tolerance, unit)
     both = Components(
         *(library(a).concatenate((a, b), 1) for a, b in zip(p, q._replace(weights=-q.weights), strict=True))
     )
-    first, second = pairs(k if energy_q is not None else k + n, k + n, p.means)
-    if energy_p is not None:
+    first, second = component_pairs.pairs(k if problem.known_q is not None else k + n, k + n, p.means)
+    if problem.known_p is not None:
         first, second = (x[second >= k] for x in (first, second))
-    sums = between_components(both, first, second, nodes, derivatives, block=block)
-    total = sums.total
-    for energy in (energy_p, energy_q):
-        total = total if energy is None else total + energy
-    if not derivatives:
-        return Evaluation(-total, (), ())
-    at = sums.derivatives
-    return Evaluation(-total, tuple(-x[:, :k] for x in at), (at[0][:, k:], -at[1][:, k:], -at[2][:, k:]))
+    grad = problem.grad_p or problem.grad_q
+    sums = component_pairs.between_components(both, (first, second), nodes, grad, None, problem.block)
+    total = sum((x.at(nodes, unit) for x in (problem.known_p, problem.known_q) if x is not None), sums.total)
+    return _of_signed_list(total, sums.derivatives, k)
 
 
-def _components_and_points(
-    p: Components,
-    shapes: Ellipsoids,
-    of_pairs: Ellipsoids | None,
-    q: Points,
-    energy_p: Array | None,
-    energy_q: Array | None,
-    nodes: Nodes,
-    grad_p: bool,
-    grad_q: bool,
-    block: int | None,
-) -> Evaluation:
+def _components_and_points(p: Components, q: Points, unit: Array, radius: Array, problem: Problem) -> Evaluation:
+    _, _, known_p, known_q, tolerance, grad_p, grad_q, block = problem
+    one_block = is_numpy(p.means) and known_p is None
+    shapes, of_pairs = component_pairs.with_pairs(p) if one_block else (ellipsoids(p.covariances, p.dense), None)
+    nodes = _nodes_for(shapes.variances, p, q, radius, tolerance, unit)
     if q.covariances is not None:
         shapes = ellipsoids(p.covariances + q.covariances, p.dense)
-    within = within_components(p, nodes, grad_p, of_pairs, block) if energy_p is None else PairSum(energy_p)
-    cross, at_points = components_to_points(p, shapes, q, nodes, grad_p, grad_q, block)
+    if known_p is None:
+        k = p.means.shape[1]
+        index = component_pairs.pairs(k, k, p.means)
+        within = component_pairs.between_components(p, index, nodes, grad_p, of_pairs, block)
+    else:
+        within = component_pairs.PairSum(known_p.at(nodes, unit))
+    cross, at_q = component_pairs.components_to_points(p, shapes, q, nodes, grad_p, grad_q, block)
     distances = cross.total - within.total
-    at_p = tuple(a - b for a, b in zip(cross.derivatives, within.derivatives, strict=True)) if grad_p else ()
-    if energy_q is not None:
-        return Evaluation(distances - energy_q, at_p, tuple(map(as_array, at_points)))
+    at_p = tuple(a - b for a, b in zip(cross.derivatives, within.derivatives, strict=True))
+    if known_q is not None:
+        return Evaluation(distances - known_q.at(nodes, unit), at_p, at_q)
     assert q.covariances is None, "points with a covariance come with their self energy"
-    own = point_pairs.energy(as_tensor(q.means), as_tensor(q.weights), grad_q, block)
-    distances = distances - as_like(own.energies, distances)
-    if own.at_weights is None or own.at_points is None:
-        return Evaluation(distances, at_p, ())
-    at_q = at_points[0] - own.at_weights, at_points[1] - own.at_points
-    return Evaluation(distances, at_p, tuple(map(as_array, at_q)))
+    within_q = point_pairs.energy(as_tensor(q.means), as_tensor(q.weights), grad_q, block)
+    at_q = tuple(a - b for a, b in zip(at_q, within_q.derivatives, strict=True))
+    return Evaluation(distances - as_like(within_q.energies, distances), at_p, at_q)
 
 
-def _points(p: Points, q: Points, derivatives: bool, block: int | None) -> Evaluation:
-    p_weights, x, q_weights, y = map(as_tensor, (p.weights, p.means, q.weights, q.means))
-    n, batch = x.shape[1], max(len(x), len(y))
-    signed = torch.cat((p_weights.expand(batch, -1), -q_weights.expand(batch, -1)), 1)
-    points = torch.cat((x.expand(batch, -1, -1), y.expand(batch, -1, -1)), 1)
-    energies, at_weights, at_points = point_pairs.energy(points, signed, derivatives, block)
-    if at_weights is None or at_points is None:
-        return Evaluation(as_array(-energies), (), ())
-    at_p, at_q = (-at_weights[:, :n], -at_points[:, :n]), (at_weights[:, n:], -at_points[:, n:])
-    return Evaluation(as_array(-energies), tuple(map(as_array, at_p)), tuple(map(as_array, at_q)))
+def _points(p: Points, q: Side, problem: Problem) -> Evaluation:
+    rows = max(len(p.means), len(q.means))
+    points, signed = (
+        torch.cat([as_tensor(x).expand(rows, *x.shape[1:]) for x in both], 1)
+        for both in ((p.means, q.means), (p.weights, -q.weights))
+    )
+    energies, derivatives = point_pairs.energy(points, signed, problem.grad_p or problem.grad_q, problem.block)
+    return _of_signed_list(energies, derivatives, p.means.shape[1])
+
+
+def _of_signed_list(total: Array, derivatives: tuple[Array, ...], k: int) -> Evaluation:
+    """Return `-total` as a distance, of sides in one list, the first k of p, then those of q with negative weights."""
+    at_q = (x[:, k:] if x.ndim == 2 else -x[:, k:] for x in derivatives)  # the weights have two axes
+    return Evaluation(-total, tuple(-x[:, :k] for x in derivatives), tuple(at_q))
 
 
 def _in_units(p: Side, q: Side) -> tuple[Side, Side, Array, Array]:
@@ -152,15 +99,15 @@ def _in_units(p: Side, q: Side) -> tuple[Side, Side, Array, Array]:
     shared = len(p.weights) != len(q.weights)
     centre = mean(min(p, q, key=lambda side: len(side.weights))) if shared else 0.5 * (mean(p) + mean(q))
     centre = in_dtype(as_like(centre, q.means), q.means)
-    p, q = centred(p, centre), centred(q, centre)
-    p_squares, q_squares = mean_squares(p), mean_squares(q)
+    p, q = flat_mixtures.centred(p, centre), flat_mixtures.centred(q, centre)
+    p_squares, q_squares = flat_mixtures.mean_squares(p), flat_mixtures.mean_squares(q)
     lib = library(p_squares)
-    size = lib.sqrt(mean_square(p, p_squares) + mean_square(q, q_squares))
+    size = lib.sqrt(flat_mixtures.mean_square(p, p_squares) + flat_mixtures.mean_square(q, q_squares))
     if shared:
-        size = lib.amin(lib.where(size > 0, size, torch.inf), 0, keepdims=True)
-    unit = power_of_two(size)
+        size = lib.amin(lib.where(size > 0, size, torch.inf), 0)[None]
+    unit = flat_mixtures.power_of_two(size)
     radius = lib.sqrt(lib.maximum(lib.amax(p_squares, -1), in_dtype(lib.amax(q_squares, -1), size))) / unit
-    return scaled(p, unit), scaled(q, unit), unit, radius
+    return flat_mixtures.scaled(p, unit), flat_mixtures.scaled(q, unit), unit, radius
 
 
 def _nodes_for(variances: Array, p: Components, q: Side, radius: Array, tolerance: float, unit: Array) -> Nodes:
@@ -176,17 +123,13 @@ def _nodes_for(variances: Array, p: Components, q: Side, radius: Array, toleranc
     return choose_nodes(variances, p.multiplicity, reach, tolerance, unit)
 
 
-def _in_given_units(
-    side: Side, gradients: tuple[Array, ...], total: Array, unit: Array, factors: Array | None
-) -> tuple[Array, ...]:
+def _in_given_units(side: Side, gradients: tuple[Array, ...], total: Array, unit: Array) -> tuple[Array, ...]:
     """Return derivatives in the tensors as they were given: weights of another sum, and lengths in other units.
 
     The loss is that of the normalised weights, so their gradient has mean 0 under them.
     """
     at_weights, at_means, *at_covariances = gradients
     weights, total, unit = (as_like(x, at_weights) for x in (side.weights, total, unit))
-    projected = (at_weights - (weights * at_weights).sum(-1, keepdims=True)) / total
+    projected = (at_weights - (weights * at_weights).sum(-1)[..., None]) / total
     at_covariances = [x / unit.reshape(-1, *(1,) * (x.ndim - 1)) for x in at_covariances]
-    if factors is not None:
-        at_covariances = [2 * factors @ x for x in at_covariances]
     return unit[:, None] * projected, at_means, *at_covariances

@@ -6,14 +6,13 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from cramix.distance.energy.array_protocol import Array, as_array, as_like, as_tensor, library, rows_at, sums_at
 from cramix.distance.energy.flat_mixtures import Components, Ellipsoids, Points, ellipsoids
 from cramix.distance.energy.mean_norm import Lengths, Moments, Rows, moments, with_derivatives
 from cramix.distance.energy.nodes import Nodes
+from cramix.distance.energy.numpy_or_torch import Array, as_like, as_tensor, is_numpy, library, rows_at, sums_at
 from cramix.distance.energy.pair_norm import pair_norm
 from cramix.distance.kernels import Scratch, block_size
 
@@ -25,34 +24,22 @@ class PairSum(NamedTuple):
     """A sum over pairs, `(B,)`, with derivatives in weights, means and covariances where requested."""
 
     total: Array
-    weights: Array | None = None
-    means: Array | None = None
-    covariances: Array | None = None
-
-    @property
-    def derivatives(self) -> tuple[Array, Array, Array]:
-        """Return the derivatives, which must have been requested."""
-        assert self.weights is not None, "derivatives were requested"
-        assert self.means is not None, "derivatives were requested"
-        assert self.covariances is not None, "derivatives were requested"
-        return self.weights, self.means, self.covariances
+    derivatives: tuple[Array, ...] = ()
 
 
 def pairs(rows: int, k: int, like: Array) -> tuple[Array, Array]:
     """Return all pairs i <= j of k components with i among the first `rows`; the pairs i = j come first."""
-    if isinstance(like, np.ndarray):
+    if is_numpy(like):
         first, second = _few_pairs(rows, k)
-        return as_array(first), as_array(second)
-    device = as_tensor(like).device
-    same = torch.arange(rows, device=device)
-    upper, lower = torch.triu_indices(rows, k, 1, device=device)
-    return as_array(torch.cat((same, upper))), as_array(torch.cat((same, lower)))
+        return as_like(first, like), as_like(second, like)
+    same = torch.arange(rows, device=like.device)
+    first, second = torch.triu_indices(rows, k, 1, device=like.device)
+    return torch.cat((same, first)), torch.cat((same, second))
 
 
 @lru_cache
-def _few_pairs(rows: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    same, (first, second) = np.arange(rows), np.triu_indices(rows, 1, k)
-    return np.concatenate((same, first)), np.concatenate((same, second))
+def _few_pairs(rows: int, k: int) -> tuple[Tensor, Tensor]:
+    return pairs(rows, k, torch.empty(0, device="cpu"))
 
 
 def with_pairs(parts: Components) -> tuple[Ellipsoids, Ellipsoids]:
@@ -66,28 +53,14 @@ def with_pairs(parts: Components) -> tuple[Ellipsoids, Ellipsoids]:
     return each, Ellipsoids(library(variances).concatenate((2 * each.variances, variances[:, k:]), 1), axes)
 
 
-def within_components(
-    parts: Components, nodes: Nodes, derivatives: bool, shapes: Ellipsoids | None = None, block: int | None = None
-) -> PairSum:
-    """Return `1/2 sum_ij s_i s_j E|X_i - X_j|` over all pairs of components, each visited once."""
-    k = parts.means.shape[1]
-    return between_components(parts, *pairs(k, k, parts.means), nodes, derivatives, shapes, block)
-
-
 def between_components(
-    parts: Components,
-    first: Array,
-    second: Array,
-    nodes: Nodes,
-    derivatives: bool,
-    shapes: Ellipsoids | None = None,
-    block: int | None = None,
+    side: Components, index: tuple[Array, Array], nodes: Nodes, grad: bool, shapes: Ellipsoids | None, block: int | None
 ) -> PairSum:
-    """Return `sum s_i s_j E|X_i - X_j|` over pairs (i, j) of components, half of it where i = j.
+    """Return `sum s_i s_j E|X_i - X_j|` over pairs (i, j) of components, see `pairs`; half of it where i = j.
 
     The decomposed covariances of the pairs may be given if all pairs fit in one block.
     """
-    weights, means, covariances = parts
+    (weights, means, covariances), (first, second) = side, index
     lib, (batch, k, dim), shape = library(means), means.shape, covariances.shape[2:]
     located = lib.concatenate((weights[..., None], means), -1)
     width = math.prod(shape) + (3 * shape[-1] + 2) * nodes.t.shape[-1]
@@ -96,8 +69,8 @@ def between_components(
     for start in range(0, len(first), step):
         i, j = first[start : start + step], second[start : start + step]
         at_i, at_j = rows_at(located, i), rows_at(located, j)
-        of_pairs = shapes or ellipsoids(rows_at(covariances, i) + rows_at(covariances, j), parts.dense)
-        norm = pair_norm(nodes, of_pairs, parts.multiplicity, (at_i - at_j)[..., 1:], derivatives)
+        of_pairs = shapes or ellipsoids(rows_at(covariances, i) + rows_at(covariances, j), side.dense)
+        norm = pair_norm(nodes, of_pairs, side.multiplicity, (at_i - at_j)[..., 1:], grad)
         w_i, w_j, half = at_i[..., :1], at_j[..., :1], lib.where(i == j, 0.5, 1.0)[:, None]
         weight, length = half * w_i * w_j, norm.lengths[..., None]
         total = total + (weight * length).sum((1, 2))
@@ -110,37 +83,28 @@ def between_components(
         sums = added if sums is None else sums + added
     if sums is None:
         return PairSum(total)
-    return PairSum(total, sums[..., 0], sums[..., 1 : 1 + dim], sums[..., 1 + dim :].reshape(*covariances.shape))
-
-
-class Cross(NamedTuple):
-    """Sums over pairs of components and points; the derivatives in the points only where requested."""
-
-    components: PairSum
-    at_points: tuple[Tensor, ...]  # in weights (B, n) and points (B, n, d)
+    at_covariances = sums[..., 1 + dim :].reshape(*covariances.shape)
+    return PairSum(total, (sums[..., 0], sums[..., 1 : 1 + dim], at_covariances))
 
 
 def components_to_points(
-    parts: Components,
-    shapes: Ellipsoids,
-    points: Points,
-    nodes: Nodes,
-    grad_components: bool,
-    grad_points: bool,
-    block: int | None = None,
-) -> Cross:
-    """Return `sum_in p_i w_n E|X_i - y_n|`, in blocks of points."""
-    batch, k, dim = parts.means.shape
-    masses, everywhere = as_tensor(points.weights), as_tensor(points.means)
-    n, few = everywhere.shape[-2], min(_FEW_LENGTHS, array_size(parts.means, block))
+    p: Components, shapes: Ellipsoids, q: Points, nodes: Nodes, grad_p: bool, grad_q: bool, block: int | None
+) -> tuple[PairSum, tuple[Tensor, ...]]:
+    """Return `sum_in p_i w_n E|X_i - y_n|`, in blocks of points, with derivatives for components p or points q.
+
+    Those for the points, in weights `(B, n)` and points `(B, n, d)`, come second.
+    """
+    batch, k, dim = p.means.shape
+    masses, everywhere = as_tensor(q.weights), as_tensor(q.means)
+    n, few = everywhere.shape[-2], min(_FEW_LENGTHS, array_size(p.means, block))
     working = everywhere.dtype if batch * k * n > few else torch.float64
-    rows = Rows(nodes, shapes, parts.multiplicity, working, grad_components or grad_points)
-    weights = as_tensor(parts.weights)
-    means = as_tensor(parts.means).to(working).unsqueeze(-1)  # (B, k, d, 1)
-    at = (weights.new_zeros(batch, n), weights.new_zeros(batch, n, dim)) if grad_points else ()
-    lengths_sum: Tensor | None = None
+    rows = Rows(nodes, shapes, p.multiplicity, working, grad_p or grad_q)
+    weights = as_tensor(p.weights)
+    means = as_tensor(p.means).to(working).unsqueeze(-1)  # (B, k, d, 1)
+    at = (weights.new_zeros(batch, n), weights.new_zeros(batch, n, dim)) if grad_q else ()
+    lengths_sum = weights.new_zeros(batch * k)
     sums: Moments | None = None
-    step = max(1, array_size(parts.means, block) // (batch * k * max(nodes.t.shape[-1], 3 * dim)))
+    step = max(1, array_size(p.means, block) // (batch * k * max(nodes.t.shape[-1], 3 * dim)))
     for start in range(0, n, step):
         part = slice(start, start + step)
         columns = everywhere[:, part].to(working).mT.contiguous()  # (B or 1, d, m)
@@ -153,26 +117,22 @@ def components_to_points(
         if at:
             at[0][:, part] = (weights.unsqueeze(-1) * lengths.mean.view(batch, k, -1)).sum(1)
             at[1][:, part] = -_pulls(rows, lengths, weights) * mass.unsqueeze(-1).double()
-        if grad_components:
+        if grad_p:
             added = moments(rows, lengths, of_rows)
             sums = added if sums is None else sums + added
         else:
-            potential = (lengths.mean * of_rows).sum(-1).double()
-            lengths_sum = potential if lengths_sum is None else lengths_sum + potential
+            lengths_sum += (lengths.mean * of_rows).sum(-1)
     if sums is None:
-        assert lengths_sum is not None, "there is at least one point"
-        at_weights = as_like(lengths_sum.view(batch, k), parts.weights)
-        return Cross(PairSum((parts.weights * at_weights).sum(-1), at_weights), at)
-    at_weights, centre, covariance = with_derivatives(rows, sums)
-    scale = parts.weights.reshape(batch, k, *(1,) * (parts.covariances.ndim - 2))
-    total = (parts.weights * at_weights).sum(-1)
-    return Cross(PairSum(total, at_weights, parts.weights[..., None] * centre, scale * covariance), at)
+        return PairSum((p.weights * as_like(lengths_sum.view(batch, k), p.weights)).sum(-1)), at
+    at_weights, at_means, at_covariances = with_derivatives(rows, sums)
+    scale = p.weights.reshape(batch, k, *(1,) * (p.covariances.ndim - 2))
+    derivatives = at_weights, p.weights[..., None] * at_means, scale * at_covariances
+    return PairSum((p.weights * at_weights).sum(-1), derivatives), at
 
 
 def array_size(like: Array, block: int | None) -> int:
     """Return how many numbers the largest temporary array of a block may hold, half of the block."""
-    device = like.device if isinstance(like, Tensor) else torch.device("cpu")
-    return max(1, block_size(device, block) // 2)
+    return max(1, block_size(torch.device("cpu") if is_numpy(like) else like.device, block) // 2)
 
 
 def _pulls(rows: Rows, lengths: Lengths, weights: Tensor) -> Tensor:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from cramix.distance.energy.array_protocol import (
+from cramix.distance.energy.numpy_or_torch import (
     Array,
-    as_array,
     as_like,
     as_tensor,
-    diagonal,
     in_dtype,
     in_float64,
     library,
@@ -41,14 +38,6 @@ class Components(NamedTuple):
         return self.means.shape[-1] // self.covariances.shape[-1]
 
 
-class Factors(NamedTuple):
-    """Components with factors F `(B, k, r, d)` of their covariances, `F^T F`, as they are given."""
-
-    weights: Array
-    means: Array
-    covariances: Array
-
-
 class Points(NamedTuple):
     """Weights `(B or 1, n)` and points `(B or 1, n, d)`, in the dtype to compute in.
 
@@ -62,7 +51,6 @@ class Points(NamedTuple):
 
 
 Side = Components | Points
-Flat = Side | Factors
 
 
 class Ellipsoids(NamedTuple):
@@ -80,33 +68,18 @@ def ellipsoids(covariances: Array, dense: bool) -> Ellipsoids:
     return Ellipsoids(as_like(variances.clamp_min_(0), covariances), as_like(axes, covariances))
 
 
-def flat(kind: type[Flat], tensors: tuple[Tensor, ...]) -> Flat:
-    """Return a side from its tensors."""
-    return kind(*map(as_array, tensors))
+def working_form(side: Side) -> tuple[Side, Array]:
+    """Return a side as it is computed with, and the sum of its weights as it was, `(B or 1, 1)`.
 
-
-def working_form(side: Flat) -> tuple[Side, Array | None]:
-    """Return a side as it is computed with, in float64 except for points, and its factors if it has them."""
+    Weights sum to one, matrices are symmetric up to the last bit, and all but points are in float64.
+    """
     weights, means, covariances = in_float64(side.weights), side.means, side.covariances
-    if isinstance(side, Points):
-        return Points(weights, means, None if covariances is None else _symmetric(covariances)), None
-    assert covariances is not None, "components have covariances"
-    if isinstance(side, Factors):
-        factors = in_float64(covariances)
-        return Components(weights, in_float64(means), factors.swapaxes(-2, -1) @ factors), factors
-    return Components(weights, in_float64(means), _symmetric(covariances)), None
-
-
-def _symmetric(covariances: Array) -> Array:
-    """Return covariances in float64, with matrices made symmetric up to the last bit."""
-    covariances = in_float64(covariances)
-    return 0.5 * (covariances + covariances.swapaxes(-2, -1)) if covariances.ndim == 4 else covariances
-
-
-def with_normalized_weights(side: Side) -> tuple[Side, Array]:
-    """Return the side with weights that sum to one, and their sum as it was, `(B or 1, 1)`."""
-    total = side.weights.sum(-1, keepdims=True)
-    return side._replace(weights=side.weights / total), total
+    total = weights.sum(-1)[..., None]
+    if covariances is not None:
+        covariances = in_float64(covariances)
+        covariances = 0.5 * (covariances + covariances.swapaxes(-2, -1)) if covariances.ndim == 4 else covariances
+    means = in_float64(means) if isinstance(side, Components) else means
+    return type(side)(weights / total, means, covariances), total  # type: ignore[arg-type]
 
 
 def mean(side: Side) -> Array:
@@ -121,20 +94,17 @@ def centred(side: Side, centre: Array) -> Side:
 
 def mean_squares(side: Side) -> Array:
     """Return `E|X|^2` of each component or point, `(B or 1, k)`."""
-    lengths = squared_lengths(side.means)
-    return lengths if side.covariances is None else lengths + trace(side.covariances, side.means.shape[-1])
+    lengths, covariances = squared_lengths(side.means), side.covariances
+    if covariances is None:
+        return lengths
+    variances = covariances.diagonal(0, -2, -1) if covariances.ndim == 4 else covariances
+    return lengths + side.means.shape[-1] // covariances.shape[-1] * variances.sum(-1)
 
 
 def mean_square(side: Side, squares: Array) -> Array:
     """Return `E|X|^2`, `(B or 1,)`, from that of each component or point."""
     # A negligible weight counts as 1e-32, so that its component does not overflow in units of the size.
     return (library(squares).where(side.weights > 1e-32, side.weights, 1e-32) * squares).sum(-1)
-
-
-def trace(covariances: Array, dim: int) -> Array:
-    """Return the sum of the variances of all coordinates, `(B, k)`, for covariances `(B, k, d, d)` or `(B, k, g)`."""
-    variances = diagonal(covariances) if covariances.ndim == 4 else covariances
-    return dim // covariances.shape[-1] * variances.sum(-1)
 
 
 def power_of_two(size: Array) -> Array:

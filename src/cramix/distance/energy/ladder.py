@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from cramix.checks import check_choice
 from cramix.distance.energy import blocked, reference, small
-from cramix.distance.energy.flat_mixtures import Flat
-from cramix.distance.energy.signature import Evaluation, Implementation, KnownEnergy
+from cramix.distance.energy.flat_mixtures import Side
+from cramix.distance.energy.signature import Evaluation, Implementation, Problem
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "reference": reference.evaluate,
@@ -18,29 +18,16 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 }
 
 
-def choose(p: Flat, q: Flat) -> str:
+def choose(p: Side, q: Side) -> str:
     """Return the name of the fastest implementation for both sides in the current mode of torch."""
     return "small" if small.applies(p, q) else "blocked"
 
 
-def evaluate(
-    p: Flat,
-    q: Flat,
-    known_p: KnownEnergy | None,
-    known_q: KnownEnergy | None,
-    tolerance: float,
-    *,
-    grad_p: bool,
-    grad_q: bool,
-    backend: str = "auto",
-    block: int | None = None,
-) -> Evaluation:
+def evaluate(problem: Problem, backend: str = "auto") -> Evaluation:
     """Evaluate distances and derivatives by the implementation of that name; "auto" takes the fastest one."""
-    implementation = IMPLEMENTATIONS[choose(p, q) if backend == "auto" else backend]
-    return implementation(p, q, known_p, known_q, tolerance, grad_p=grad_p, grad_q=grad_q, block=block)
+    return IMPLEMENTATIONS[choose(problem.p, problem.q) if backend == "auto" else backend](problem)
 
 
 def check_backend(backend: str) -> None:
     """Require "auto" or the name of an implementation."""
-    if backend != "auto":
-        check_choice("backend", backend, ("auto", *IMPLEMENTATIONS))
+    check_choice("backend", backend, ("auto", *IMPLEMENTATIONS))

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.distance.energy.array_protocol import Array, add_to_diagonal, as_like, as_tensor, diagonal, library
 from cramix.distance.energy.flat_mixtures import TINY, Ellipsoids
 from cramix.distance.energy.nodes import Nodes, decay
+from cramix.distance.energy.numpy_or_torch import Array, add_to_diagonal, as_like, as_tensor, library
 from cramix.distance.kernels import LARGEST_EXPONENT, Scratch
 
 # |difference of variances| * t below which derivatives replace divided differences. For a single t it would be about
@@ -57,7 +57,7 @@ class Rows:
         # Where the weights are large L is close to 1, and sums over L would lose the digits of 1 - L: there they run
         # over L - 1. Elsewhere they run over L, which the derivatives need, as a power of two for speed.
         packed[:, :, : 1 + g, low:] *= _LOG2_E
-        constants = packed[:, :, 1 + g :, :low].sum(-1, keepdims=True)  # (B, k, 1 or 1 + 2g, 1)
+        constants = packed[:, :, 1 + g :, :low].sum(-1)[..., None]  # (B, k, 1 or 1 + 2g, 1)
         constants[:, :, 0] = (nodes.constant + nodes.weights[:, low:].sum(-1))[:, None, None]
         self.shapes, self.multiplicity, self.low, self.dtype = shapes, multiplicity, low, dtype
         table, self.constants = (as_tensor(x).flatten(0, 1).to(dtype) for x in (packed, constants))
@@ -185,7 +185,8 @@ def _divided_differences(variances: Array, outer: Array, limit: float) -> Array:
     lib, gap = library(variances), variances[..., None] - variances[..., None, :]
     dim = variances.shape[-1]
     slopes, curves = outer[..., :dim], outer[..., dim:]
-    near = abs(gap) * diagonal(curves)[..., None] <= limit * diagonal(slopes)[..., None]  # |gap| * mean t
+    slope, curve = (x.diagonal(0, -2, -1)[..., None] for x in (slopes, curves))
+    near = abs(gap) * curve <= limit * slope  # |gap| * mean t
     near = (gap == 0) | (near & near.swapaxes(-2, -1))
     apart = (slopes - slopes.swapaxes(-2, -1)) / lib.where(near, 1.0, gap)
     return 0.5 * lib.where(near, curves + curves.swapaxes(-2, -1), apart)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cramix.distance.energy.array_protocol import Array, as_array, as_like, as_numpy, library
+from cramix.distance.energy.numpy_or_torch import Array, as_like, as_numpy, library
 
 _ROOT_PI = math.sqrt(math.pi)
 # At nodes t below this L is close to 1, for vectors of the size of the problem.
@@ -30,11 +30,6 @@ class Nodes(NamedTuple):
     constant: Array  # (B,)
     first: Array  # (B,), the index of the first lattice node
     low: int  # how many of the first nodes have L close to 1
-
-    def like(self, other: Array | Tensor) -> Nodes:
-        """Return them in the library and on the device of another array."""
-        t, weights, constant, first = (as_like(x, other) for x in self[:4])
-        return Nodes(t, weights, constant, first, self.low)
 
 
 class LowEnd(NamedTuple):
@@ -79,7 +74,8 @@ def choose_nodes(
     constant = weights[:, count - 1] / math.expm1(step)
     weights = np.concatenate((weights[:, :1] * end.weights, weights[:, 1:count]), -1)
     low = int((t.max(0) < _LOW).sum())
-    return Nodes(as_array(t), as_array(weights), as_array(constant), as_array(first), low).like(variances)
+    arrays = [as_like(x, variances) for x in (t, weights, constant, first)]
+    return Nodes(arrays[0], arrays[1], arrays[2], arrays[3], low)
 
 
 def lattice(first: int, count: int, tolerance: float, unit: Tensor) -> Tensor:
@@ -163,5 +159,5 @@ def _log_at_centre(growth: Array, multiplicity: int) -> Array:
 def _largest_log(t: Array, variances: Array, multiplicity: int) -> np.ndarray:
     """Return the largest `log L(t)` at delta = 0 of all components with a covariance other than 0, `(B, Q)`."""
     lib, log_l = library(variances), _log_at_centre((2 * t)[:, None, None] * variances[..., None], multiplicity)
-    positive = variances.sum(-1, keepdims=True) > 0
+    positive = variances.sum(-1)[..., None] > 0
     return as_numpy(lib.amax(lib.where(positive, log_l, -torch.inf), 1))

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cramix.distance.energy.array_protocol import Array, add_to_diagonal, exp, library
 from cramix.distance.energy.flat_mixtures import TINY, Ellipsoids
 from cramix.distance.energy.nodes import Nodes, decay
+from cramix.distance.energy.numpy_or_torch import Array, add_to_diagonal, exp, library
 
 
 class PairNorm(NamedTuple):
     """Mean lengths `(B, E)`, and derivatives in offsets `(B, E, d)` and in covariances or variances."""
 
     lengths: Array
-    at_offsets: Array | None
-    at_covariances: Array | None
+    at_offsets: Array | None = None
+    at_covariances: Array | None = None
 
 
 class _Transforms(NamedTuple):
@@ -37,7 +37,7 @@ def pair_norm(nodes: Nodes, shapes: Ellipsoids, multiplicity: int, offsets: Arra
     if norm is not None:
         lengths = lib.where(flat, norm, lengths)
     if not derivatives:
-        return PairNorm(lengths, None, None)
+        return PairNorm(lengths)
     mass = (2 * nodes.weights)[:, None] * exp(log_l)
     slope = (rates @ mass[..., None])[..., 0]
     weighted = rates * mass[..., None, :]
@@ -66,7 +66,7 @@ def _transforms(t: Array, shapes: Ellipsoids, multiplicity: int, offsets: Array)
     turned = offsets if shapes.axes is None else (offsets[..., None, :] @ shapes.axes)[..., 0, :]
     squares = turned * turned
     if shapes.variances.shape[-1] == 1:
-        squares = squares.sum(-1, keepdims=True)
+        squares = squares.sum(-1)[..., None]
     rates, log_l = decay(t, shapes.variances, multiplicity)
     log_l = log_l - (squares[..., None, :] @ rates)[..., 0, :]
     return _Transforms(turned, squares, rates, log_l)

@@ -18,8 +18,7 @@ class Energy(NamedTuple):
     """`1/2 sum_ij s_i s_j |x_i - x_j|`, `(B,)`, and where requested its derivatives in s and in x."""
 
     energies: Tensor
-    at_weights: Tensor | None  # (B, n)
-    at_points: Tensor | None  # (B, n, d)
+    derivatives: tuple[Tensor, ...] = ()  # (B, n) and (B, n, d)
 
 
 def self_energy(points: Tensor, weights: Tensor, block: int | None = None) -> Tensor:
@@ -60,9 +59,7 @@ def energy(points: Tensor, weights: Tensor, derivatives: bool = False, block: in
                     if i != j:
                         _pull(pull[b], inverse.T, x, s, columns, rows)
     energies = 0.5 * (weights.double() * potential).sum(-1)
-    if pull is None:
-        return Energy(energies, None, None)
-    return Energy(energies, potential, weights.double().unsqueeze(-1) * pull)
+    return Energy(energies, () if pull is None else (potential, weights.double().unsqueeze(-1) * pull))
 
 
 def _pull(pull: Tensor, inverse: Tensor, x: Tensor, s: Tensor, at: slice, of: slice) -> None:

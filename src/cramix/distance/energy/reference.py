@@ -10,61 +10,44 @@ import math
 import torch
 from torch import Tensor
 
-from cramix.distance.energy.array_protocol import as_array, as_tensor
-from cramix.distance.energy.flat_mixtures import Factors, Flat
-from cramix.distance.energy.signature import Evaluation, KnownEnergy
+from cramix.distance.energy.flat_mixtures import Side
+from cramix.distance.energy.signature import Evaluation, KnownEnergy, Problem
 from cramix.distance.kernels import normalized
 
 # Step and range of the trapezoid rule in log u, for lengths of about 1. At its end `1 + 2 t A` has digits left.
 _STEP, _START, _END = 0.14, -38.0, 16.0
 
 
-def evaluate(
-    p: Flat,
-    q: Flat,
-    known_p: KnownEnergy | None,
-    known_q: KnownEnergy | None,
-    tolerance: float,
-    *,
-    grad_p: bool,
-    grad_q: bool,
-    block: int | None = None,
-) -> Evaluation:
-    """Evaluate by autograd; see `signature.Implementation`. The tolerance and the block size have no effect."""
+def evaluate(problem: Problem) -> Evaluation:
+    """Evaluate by autograd; see `signature.Problem`. The tolerance and the block size have no effect."""
+    p, q, _, known_q, *_ = problem
     rows = max(len(p.weights), len(q.weights))
     with torch.inference_mode(False), torch.enable_grad():
         p_leaves, q_leaves = _leaves(p, rows), _leaves(q, rows)
-        a, b = _normals(type(p), p_leaves), _normals(type(q), q_leaves)
+        a, b = _normals(*p_leaves), _normals(*q_leaves)
         size = _size(a, b)
         cross, within_p = _mean_distance(a, b, size), 0.5 * _mean_distance(a, a, size)
         within_q = 0.5 * _mean_distance(b, b, size) if known_q is None else _known(known_q, b, size)
         distances = cross - within_p - within_q
         gradients = torch.autograd.grad(distances.sum(), [*p_leaves, *q_leaves], materialize_grads=True)
     at_p, at_q = gradients[: len(p_leaves)], gradients[len(p_leaves) :]
-    return Evaluation(
-        as_array(distances.detach()),
-        tuple(map(as_array, at_p)) if grad_p else (),
-        tuple(map(as_array, at_q)) if grad_q else (),
-    )
+    return Evaluation(distances.detach(), at_p if problem.grad_p else (), at_q if problem.grad_q else ())
 
 
-def _leaves(side: Flat, rows: int) -> list[Tensor]:
-    tensors = [as_tensor(x).clone().detach().double() for x in side if x is not None]
+def _leaves(side: Side, rows: int) -> list[Tensor]:
+    tensors = [x.clone().detach().double() for x in side if x is not None]
     return [x.expand(rows, *x.shape[1:]).clone().requires_grad_() for x in tensors]
 
 
-def _normals(kind: type[Flat], leaves: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def _normals(weights: Tensor, means: Tensor, covariances: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return normalised weights `(B, k)`, means `(B, k, d)` and covariance matrices `(B, k, d, d)`."""
-    weights, means, *given = leaves
     dim = means.shape[-1]
-    if not given:
+    if covariances is None:
         matrices = means.new_zeros(len(means), 1, dim, dim)
-    elif kind is Factors:
-        matrices = given[0].mT @ given[0]
-    elif given[0].ndim == 4:
-        matrices = 0.5 * (given[0] + given[0].mT)
+    elif covariances.ndim == 4:
+        matrices = 0.5 * (covariances + covariances.mT)
     else:
-        matrices = torch.diag_embed(given[0].expand(*given[0].shape[:2], dim))
+        matrices = torch.diag_embed(covariances.expand(*covariances.shape[:2], dim))
     return normalized(weights)[0], means, matrices.expand(*means.shape, dim)
 
 

@@ -13,24 +13,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.distance.energy.array_protocol import Array, as_array, as_tensor
+from cramix.distance.energy import flat_mixtures
 from cramix.distance.energy.component_pairs import array_size
-from cramix.distance.energy.flat_mixtures import (
-    Components,
-    Ellipsoids,
-    Flat,
-    centred,
-    ellipsoids,
-    mean,
-    mean_square,
-    mean_squares,
-    power_of_two,
-    scaled,
-    with_normalized_weights,
-    working_form,
-)
+from cramix.distance.energy.flat_mixtures import Components, Ellipsoids, Side, ellipsoids
 from cramix.distance.energy.mean_norm import Rows
 from cramix.distance.energy.nodes import Nodes, below_lattice, lattice
+from cramix.distance.energy.numpy_or_torch import Array, as_like
 from cramix.distance.energy.pair_norm import pair_rises
 
 # Lattice nodes are visited in runs of this length, since those of a distance vary a little from step to step.
@@ -59,15 +47,14 @@ class SelfEnergy:
         block: see `kernels.block_size`.
     """
 
-    def __init__(self, side: Flat, tolerance: float, block: int | None = None) -> None:
-        working, _ = with_normalized_weights(working_form(side)[0])
-        working = centred(working, mean(working))
-        unit = power_of_two(mean_square(working, mean_squares(working)) ** 0.5)
-        working = scaled(working, unit)
+    def __init__(self, side: Side, tolerance: float, block: int | None = None) -> None:
+        working, _ = flat_mixtures.working_form(side)
+        working = flat_mixtures.centred(working, flat_mixtures.mean(working))
+        size = flat_mixtures.mean_square(working, flat_mixtures.mean_squares(working)) ** 0.5
+        self._unit = flat_mixtures.power_of_two(size)
+        working = flat_mixtures.scaled(working, self._unit)
         assert working.covariances is not None, "points without a covariance have a sum of distances"
-        self._unit = as_tensor(unit)
-        self._weights, self._means = as_tensor(working.weights), as_tensor(working.means).double()
-        self._covariances = as_tensor(working.covariances).double()
+        self._weights, self._means, self._covariances = (x.double() for x in working if x is not None)
         self._shared = not isinstance(working, Components)
         self._multiplicity = self._means.shape[-1] // self._covariances.shape[-1]
         self.tolerance, self._block = tolerance, block
@@ -81,8 +68,7 @@ class SelfEnergy:
 
     def at(self, nodes: Nodes, unit: Array, rows: Tensor | None) -> Tensor:
         """Return the self energy for the nodes of a distance, in its unit, `(B,)`; rows `(B,)` select the mixtures."""
-        nodes = nodes.like(self._unit)
-        t, weights, constant, first = map(as_tensor, nodes[:4])
+        t, weights, constant, first = (as_like(x, self._unit) for x in nodes[:4])
         in_unit = torch.as_tensor(unit, device=self._unit.device)
         rows = torch.arange(len(self._unit), device=self._unit.device) if rows is None else rows
         firsts, which = first.long().unique(return_inverse=True)
@@ -105,7 +91,7 @@ class SelfEnergy:
         t = torch.cat(parts, -1)
         rises, mass, norm = (torch.zeros_like(t), *torch.zeros(2, len(t), dtype=t.dtype, device=t.device))
         for shapes, offsets, weights in self._tiles(t.shape[-1]):
-            flat = as_tensor(shapes.variances).sum(-1) == 0  # (M, 1 or E)
+            flat = shapes.variances.sum(-1) == 0  # (M, 1 or E)
             if flat.any():  # pairs without covariance have the plain norm, as in the other terms
                 norm += (torch.where(flat, weights, 0) * offsets.norm(dim=-1)).sum(-1)
                 weights = torch.where(flat, 0, weights)
@@ -117,20 +103,18 @@ class SelfEnergy:
     def _rises(self, t: Tensor, shapes: Ellipsoids, offsets: Tensor, weights: Tensor) -> Tensor:
         """Return `sum w (1 - L(t))` over some pairs, `(B, Q)`."""
         if not self._shared:
-            rises = as_tensor(pair_rises(as_array(t), shapes, self._multiplicity, as_array(offsets)))
+            rises = pair_rises(t, shapes, self._multiplicity, offsets)
             return (weights.unsqueeze(1) @ rises).squeeze(1)
-        at = as_array(t)
-        nodes = Nodes(at, at, at[:, 0], at[:, 0], t.shape[-1])  # only t is used
-        rows = Rows(nodes, shapes, self._multiplicity, t.dtype, False)
-        return rows.rises(offsets.mT, weights)
+        nodes = Nodes(t, t, t[:, 0], t[:, 0], t.shape[-1])  # only t is used
+        return Rows(nodes, shapes, self._multiplicity, t.dtype, False).rises(offsets.mT, weights)
 
     def _tiles(self, count: int) -> Iterator[tuple[Ellipsoids, Tensor, Tensor]]:
         """Yield shapes, offsets `(B, E, d)` and weights `(B, E)` of all pairs, each once except some near i = j."""
         batch, n, dim = self._means.shape
         dense, covariances = self._covariances.ndim == 4, self._covariances
         width = count + dim if self._shared else covariances[0, 0].numel() + 5 * covariances.shape[-1] * count
-        side = max(1, math.isqrt(array_size(as_array(covariances), self._block) // (batch * width)))
-        common = ellipsoids(as_array(2 * covariances), dense) if self._shared else None
+        side = max(1, math.isqrt(array_size(covariances, self._block) // (batch * width)))
+        common = ellipsoids(2 * covariances, dense) if self._shared else None
         for start in range(0, n, side):
             i = slice(start, start + side)
             for begin in range(start, n, side):
@@ -141,5 +125,5 @@ class SelfEnergy:
                 shapes = common
                 if shapes is None:
                     sums = covariances[:, i].unsqueeze(2) + covariances[:, j].unsqueeze(1)
-                    shapes = ellipsoids(as_array(sums.flatten(1, 2)), dense)
+                    shapes = ellipsoids(sums.flatten(1, 2), dense)
                 yield shapes, offsets.flatten(1, 2), weights.flatten(1)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from cramix.distance.energy.array_protocol import Array, as_like
-from cramix.distance.energy.flat_mixtures import Flat
+from cramix.distance.energy.flat_mixtures import Side
 from cramix.distance.energy.nodes import Nodes
+from cramix.distance.energy.numpy_or_torch import Array, as_like
 from cramix.distance.energy.self_energy import SelfEnergy
 
 
@@ -26,44 +27,42 @@ class KnownEnergy(NamedTuple):
         return as_like(self.energy.at(nodes, unit, self.rows), unit)
 
 
+def no_energy(batch: torch.Size, like: Tensor) -> KnownEnergy:
+    """Return a self energy of 0 for each batch element, for a side whose term is left out."""
+    return KnownEnergy(like.new_zeros(batch.numel(), dtype=torch.float64), None)
+
+
+class Problem(NamedTuple):
+    """Distances to evaluate: of components to components or points, or of points to points.
+
+    Args:
+        p: one side, flat, with weights of any positive sum.
+        q: the other; points come second if only one side is points.
+        known_p: the self energy of components p, if it need not be computed.
+        known_q: the same for q, if p is components; always given for points with a covariance.
+        tolerance: error of a mean distance, relative to the size of the problem.
+        grad_p: whether to return derivatives for p.
+        grad_q: the same for q.
+        block: numbers in the temporary arrays of one block, see `kernels.block_size`.
+    """
+
+    p: Side
+    q: Side
+    known_p: KnownEnergy | None
+    known_q: KnownEnergy | None
+    tolerance: float
+    grad_p: bool
+    grad_q: bool
+    block: int | None = None
+
+
 class Evaluation(NamedTuple):
     """Distances `(B,)` in float64, and their derivatives in the tensors of each side, none where not requested."""
 
     distances: Array
-    at_p: tuple[Array, ...]
-    at_q: tuple[Array, ...]
+    at_p: tuple[Array, ...] = ()
+    at_q: tuple[Array, ...] = ()
 
 
-class Implementation(Protocol):
-    """A way to compute the distances of all batch elements, with their derivatives, without autograd."""
-
-    def __call__(
-        self,
-        p: Flat,
-        q: Flat,
-        known_p: KnownEnergy | None,
-        known_q: KnownEnergy | None,
-        tolerance: float,
-        *,
-        grad_p: bool,
-        grad_q: bool,
-        block: int | None = None,
-    ) -> Evaluation:
-        """Evaluate the distance of components to components or points, or of points to points.
-
-        Args:
-            p: one side, flat, with weights of any positive sum.
-            q: the other; points come second if only one side is points.
-            known_p: the self energy of components p, if it need not be computed.
-            known_q: the same for q, if p is components; always given for points with a covariance.
-            tolerance: error of a mean distance, relative to the size of the problem.
-            grad_p: whether to return derivatives for p.
-            grad_q: the same for q.
-            block: numbers in the temporary arrays of one block, see `kernels.block_size`.
-        """
-
-
-def no_energy(rows: int, device: torch.device) -> KnownEnergy:
-    """Return a self energy of 0 for each of `rows` batch elements, for a side whose term is left out."""
-    zero = torch.zeros(1, dtype=torch.float64, device=device)
-    return KnownEnergy(zero, zero.new_zeros(rows, dtype=torch.long))
+# A way to compute the distances of all batch elements, with their derivatives, without autograd.
+Implementation = Callable[[Problem], Evaluation]

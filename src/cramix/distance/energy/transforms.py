@@ -6,7 +6,7 @@ the autograd function too, non-differentiable: that is how function transforms l
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,19 +14,9 @@ from torch.autograd import Function
 
 from cramix.distance.derivatives import constant_gradient
 from cramix.distance.energy import ladder
-from cramix.distance.energy.array_protocol import Array, as_tensor
-from cramix.distance.energy.flat_mixtures import Components, Flat, Points, flat
-from cramix.distance.energy.signature import no_energy
-
-
-class _Call(NamedTuple):
-    """What an evaluation needs besides the tensors of both sides, the first `n_p` of which are those of p."""
-
-    n_p: int
-    grad_p: bool
-    grad_q: bool
-    tolerance: float
-    target_self_energy: bool
+from cramix.distance.energy.flat_mixtures import Components, Points
+from cramix.distance.energy.numpy_or_torch import Array, as_tensor
+from cramix.distance.energy.signature import Problem, no_energy
 
 
 def transformable_energy(
@@ -42,10 +32,9 @@ def transformable_energy(
         tolerance: error of a mean distance, relative to the size of the problem.
         target_self_energy: whether to subtract the self energy of q.
     """
-    call = _Call(len(p), grad_p, grad_q, tolerance, target_self_energy)
     # Where nothing needs a gradient, the compiler of torch 2.13 fails on the function.
     energy = _TransformableEnergy.apply if grad_p or grad_q else _TransformableEnergy.forward
-    return energy(*call, *p, *q)[0]
+    return energy(len(p), grad_p, grad_q, tolerance, target_self_energy, *p, *q)[0]
 
 
 class _TransformableEnergy(Function):
@@ -55,28 +44,17 @@ class _TransformableEnergy(Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        n_p, grad_p, grad_q, *_ = inputs
-        ctx.requested = [grad_p] * n_p + [grad_q] * (len(output) - 1 - n_p)
         ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(*inputs[5:], *output[1:])
 
     @staticmethod
     def backward(ctx, grad, *_):
-        saved = ctx.saved_tensors
-        tensors, known = saved[: len(saved) // 2], saved[len(saved) // 2 :]
-        gradients = [
-            chained(grad, at, x.shape) if requested else None
-            for x, at, requested in zip(tensors, known, ctx.requested, strict=True)
-        ]
-        if not torch.compiler.is_compiling():  # compiled gradients have no gradients anyway
-            gradients = [x if x is None else constant_gradient(x, *tensors) for x in gradients]
-        return *(None,) * 5, *gradients
+        return *(None,) * 5, *chained(grad, ctx.saved_tensors)
 
     @staticmethod
     def vmap(info, in_dims, *arguments):
         # The mapped axis becomes part of the batch, which all sides then have in full.
-        call, tensors = _Call(*arguments[:5]), arguments[5:]
-        mapped = info.batch_size
+        call, tensors, mapped = arguments[:5], arguments[5:], info.batch_size
         moved = [x[None] if dim is None else x.movedim(dim, 0) for x, dim in zip(tensors, in_dims[5:], strict=True)]
         rows = max(x.shape[1] for x in moved)
         merged = [x.expand(mapped, rows, *x.shape[2:]).reshape(mapped * rows, *x.shape[2:]) for x in moved]
@@ -85,11 +63,20 @@ class _TransformableEnergy(Function):
         return separated, (0,) * len(outputs)
 
 
-def chained(grad: Tensor, known: Tensor, shape: torch.Size) -> Tensor:
-    """Return the known gradient `(B, *)` times that of the result, `(*batch)`, summed to the shape of its tensor."""
-    inner = known.shape[1:]
-    product = grad.reshape(*grad.shape, *(1,) * len(inner)) * known.reshape(*grad.shape, *inner)
-    return (product if product.shape == shape else product.sum_to_size(shape)).to(grad.dtype)
+def chained(grad: Tensor, saved: tuple[Any, ...]) -> list[Tensor | None]:
+    """Return the gradients for some tensors, the first half of what is saved; the rest are those of the distances.
+
+    Each known gradient `(B, *)`, None or empty where there is none, is multiplied by that of the result, `(*batch)`,
+    and summed to the shape of its tensor.
+    """
+    tensors, known = saved[: len(saved) // 2], saved[len(saved) // 2 :]
+    gradients: list[Tensor | None] = [None] * len(tensors)
+    for i, (x, at) in enumerate(zip(tensors, known, strict=True)):
+        if at is not None and at.numel():
+            product = grad.reshape(*grad.shape, *(1,) * (at.ndim - 1)) * at.reshape(*grad.shape, *at.shape[1:])
+            gradient = (product if product.shape == x.shape else product.sum_to_size(x.shape)).to(grad.dtype)
+            gradients[i] = gradient if torch.compiler.is_compiling() else constant_gradient(gradient, *tensors)
+    return gradients  # compiled ones have no gradients anyway
 
 
 def ordinary(x: Array) -> Tensor:
@@ -103,19 +90,14 @@ def _energy_op(
 ) -> list[Tensor]:
     """Return the distance, and its gradient for each tensor, empty ones where not requested."""
     like, rows = tensors[0], max(len(x) for x in tensors)
-    p, q = _side(tensors[:n_p]), _side(tensors[n_p:])
-    known_q = None if target_self_energy else no_energy(rows, like.device)
-    found = ladder.evaluate(p, q, None, known_q, tolerance, grad_p=grad_p, grad_q=grad_q)
+    known_q = None if target_self_energy else no_energy(torch.Size((rows,)), like)
+    p, q = (Components(*x) if len(x) == 3 else Points(*x) for x in (tensors[:n_p], tensors[n_p:]))
+    found = ladder.evaluate(Problem(p, q, None, known_q, tolerance, grad_p, grad_q))
     distances = ordinary(found.distances)
     distances = distances.clamp_min_(0) if target_self_energy else distances
     empty = like.new_empty(0, dtype=torch.float64)
-    for_p = [ordinary(x).double() for x in found.at_p] or [empty] * n_p
-    for_q = [ordinary(x).double() for x in found.at_q] or [empty] * (len(tensors) - n_p)
-    return [distances.to(like.dtype), *(x.clone() for x in (*for_p, *for_q))]
-
-
-def _side(tensors: list[Tensor]) -> Flat:
-    return flat(Components if len(tensors) == 3 else Points, tuple(tensors))
+    known = *(found.at_p or [empty] * n_p), *(found.at_q or [empty] * (len(tensors) - n_p))
+    return [distances.to(like.dtype), *(as_tensor(x).double().clone() for x in known)]
 
 
 @_energy_op.register_fake
