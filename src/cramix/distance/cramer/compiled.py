@@ -45,7 +45,8 @@ def evaluate(problem: Problem) -> Evaluation:
         losses = _recomputed_op(losses, scale.expand(losses.shape), sides, self_energy_q)
     at_p = _gradients(a, p_total, pq, pp).to(dtype) if grad_p else None
     at_q = _gradients(b, q_total, _sums(b, a), qq).to(dtype) if grad_q else None
-    return Evaluation(losses.clamp_min(0).to(dtype), at_p, at_q)
+    # A copy, or the compiler of torch 2.11 drops the gradients.
+    return Evaluation(losses.clamp_min(0).to(dtype, copy=True), at_p, at_q)
 
 
 def _normalized(side: Operand, dtype: torch.dtype) -> tuple[Operand, Tensor]:
