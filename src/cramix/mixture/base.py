@@ -190,14 +190,9 @@ class Mixture(Distribution):
         """Return whether two mixtures have the same parameters, component by component."""
         if type(self) is not type(other) or not isinstance(other, Mixture):
             return NotImplemented
-        if (self.covariance_type, self.batch_shape, self.device) != (
-            other.covariance_type,
-            other.batch_shape,
-            other.device,
-        ):
-            return False
+        same = all(getattr(self, name) == getattr(other, name) for name in ("covariance_type", "dtype", "device"))
         pairs = zip(self._whole(), other._whole(), strict=True)
-        return all(a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+        return same and all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)
 
     def sort(self, by: str = "means", descending: bool = False) -> Self:
         """Return the mixture with its components in the order of their means or of their weights.

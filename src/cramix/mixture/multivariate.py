@@ -228,8 +228,7 @@ class MultivariateNormalMixture(Mixture):
         # Cholesky factors rather than `roots`: eigenvectors, and so the points, differ between devices.
         if isinstance(self.covariance_kind, Dense):
             return self.means + (self.covariance_kind.lower() @ nodes.unsqueeze(-1)).squeeze(-1)
-        around = nodes * self.covariance_kind.roots(self.dim)
-        return self.means + around
+        return self.means + nodes * self.covariance_kind.roots(self.dim)
 
     def project(self, directions: Tensor) -> NormalMixture:
         """Return the distributions of `<X, direction>` for `(t, d)` directions, with batch shape `(*batch, t)`.
@@ -397,10 +396,8 @@ class MultivariateNormalMixture(Mixture):
         return self._like(self.weights.expand(shape), self.means.expand(*shape, self.dim), self.covariance_kind)
 
     def _components(self, chosen: Tensor, weights: Tensor) -> Self:
-        if chosen.dtype == torch.bool:
-            means = self.means[..., chosen, :]
-        else:
-            means = self.means.take_along_dim(chosen.unsqueeze(-1), -2)
+        mask = chosen.dtype == torch.bool
+        means = self.means[..., chosen, :] if mask else self.means.take_along_dim(chosen.unsqueeze(-1), -2)
         return self._like(weights, means, self.covariance_kind.take(chosen))
 
     def _like(self, weights: Tensor, means: Tensor, covariances: Covariance) -> Self:

@@ -261,9 +261,8 @@ class NormalMixture(Mixture):
         alpha, weights, means, scales = self._at_levels("alpha", alpha, "(0, 1]")
         if tail not in ("lower", "upper"):
             raise ValueError(f'tail must be "lower" or "upper"; got {tail!r}.')
-        if tail == "lower":
-            return lower_cvar(alpha, weights, means, scales)
-        return -lower_cvar(alpha, weights, -means, scales)
+        sign = 1 if tail == "lower" else -1
+        return sign * lower_cvar(alpha, weights, sign * means, scales)
 
     def entropy(self) -> Tensor:
         """Return the differential entropy `-E log f(X)`, `(*batch)`, by quadrature, to 1e-9 in float64.
@@ -345,10 +344,8 @@ class NormalMixture(Mixture):
         check_broadcast("Levels are (*sample, *batch).", **{name: level.shape}, mixture=self.batch_shape)
         if self._validate_args and readable(level):
             check_within(name, level, interval)
-        level, weights, means, scales = promoted(
-            **{name: level}, weights=self.weights, means=self.means, scales=self.scales
-        )
-        return level, weights, means, scales
+        parameters = {"weights": self.weights, "means": self.means, "scales": self.scales}
+        return promoted(**{name: level}, **parameters)  # type: ignore[return-value]
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
         return self._like(function(self.weights), function(self.means), function(self.scales))
