@@ -32,7 +32,12 @@ def normal_nodes(count: int, dim: int, like: Tensor) -> Tensor:
 
 
 def drawn(
-    weights: Tensor, means: Tensor, covariances: Covariance, shape: torch.Size, generator: torch.Generator | None
+    weights: Tensor,
+    means: Tensor,
+    covariances: Covariance,
+    shape: torch.Size,
+    generator: torch.Generator | None,
+    block: int = _BLOCK,
 ) -> Tensor:
     """Draw values of `shape`, `(*sample, *batch, d)`, from components `(*batch, k)`; those of points keep gradients."""
     index = _through_batch(draw(weights.detach(), shape[:-1], generator), weights)
@@ -45,7 +50,7 @@ def drawn(
         own = roots.shape[-1:] if covariances.axis_aligned else roots.shape[-2:]
         roots = roots.expand(*weights.shape, *own).reshape(-1, *own)
         values = centres.detach()
-        for part in torch.arange(len(index), device=index.device).split(max(1, _BLOCK // own.numel())):
+        for part in torch.arange(len(index), device=index.device).split(max(1, block // own.numel())):
             root = roots[index[part]]
             if covariances.axis_aligned:
                 values[part] += root * noise[part]
