@@ -10,7 +10,7 @@ import torch
 from scipy.stats import chisquare, kstest, norm
 
 from cramix import Diagonal, Full, MultivariateNormalMixture, NormalMixture, Spherical
-from cramix.mixture.sampling import drawn
+from cramix.mixture.sampling import drawn, reparameterized
 from tests.multivariate_oracle import (
     KINDS,
     SINGULAR,
@@ -335,7 +335,7 @@ def test_gradients_in_float32_are_close_to_those_in_float64(kind):
     for dtype in (torch.float32, torch.float64):
         leaves = [x.to(dtype).requires_grad_() for x in parameters]
         p = of_free(kind, *leaves)
-        x = sampling.reparameterized(value.to(dtype), p.weights, p.means, p.covariance_kind)
+        x = reparameterized(value.to(dtype), p.weights, p.means, p.covariance_kind)
         results.append(torch.autograd.grad(x.sin().sum(), leaves))
     for single, double in zip(*results, strict=True):
         assert single.dtype == torch.float32
