@@ -84,6 +84,7 @@ def test_lp_of_samples(order: float) -> None:
         assert lp_distance(x, y, order).item() == pytest.approx(scipy.stats.wasserstein_distance(x, y), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_lp_of_a_mixture_and_samples_and_of_very_different_scales() -> None:
     y = torch.tensor([-1.0, 0.0, 0.0, 2.0], dtype=torch.float64)
     atom = NormalMixture.from_samples(y)

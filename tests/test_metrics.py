@@ -137,6 +137,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_processes_add_up(tmp_path: Path) -> None:
     assert in_two(_PROCESS, tmp_path).split() == ["same"] * 3
 

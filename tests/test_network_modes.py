@@ -199,6 +199,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
     """After three steps, each process with half of the rows, weights are those of one process with all of them."""
     apart = [float(line) for line in in_two(_PROCESS, tmp_path).split()]

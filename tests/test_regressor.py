@@ -33,6 +33,7 @@ def truth(x: torch.Tensor) -> NormalMixture:
     return NormalMixture(torch.full_like(means, 0.5), means, torch.full_like(means, 0.1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["cramer", "nll", "blend"])
 def test_both_branches_are_found(loss: str) -> None:
     X, y = branches(1500)
@@ -59,6 +60,7 @@ def test_quantiles_are_those_of_the_prediction() -> None:
     np.testing.assert_array_equal(model.predict_quantile(X[:7], 0.9), q[:, 1])
 
 
+@pytest.mark.slow
 def test_noise_that_grows_is_told_from_noise_that_does_not() -> None:
     rng = np.random.default_rng(0)
     X = rng.uniform(0, 1, (2000, 1))

@@ -46,6 +46,7 @@ def test_compiled_gradients_on_two_threads_are_those_of_autograd() -> None:
     assert (done.returncode, done.stdout) == (0, "agree\n"), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_no_algorithm_adds_at_indices(algo: str) -> None:
     # Inductor of torch 2.13 may add at wrong places, see Parts.of. This needs no C++ compiler.

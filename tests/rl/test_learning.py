@@ -26,6 +26,7 @@ OWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_returns_that_are_known(algo):
     """Means to 0.15 and distributions to 0.2 in C2 (FQF: 0.25) of returns in -1 .. 1, from 1600 steps at random.
