@@ -4,6 +4,7 @@ import datetime
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 
@@ -67,3 +68,16 @@ def test_columns_without_numbers_are_refused_by_name(column, word):
 def test_what_holds_no_numbers_is_refused(bad):
     with pytest.raises(ValueError, match=r"^x must"):
         as_tensor("x", bad)
+
+
+def test_tables_of_polars():
+    frame = pl.DataFrame({"a": [1, 2], "b": [0.5, None], "c": [True, False]})
+    x = as_tensor("X", frame)
+    assert x.dtype == torch.float64
+    assert x[0].tolist() == [1.0, 0.5, 1.0]
+    assert x[1].isnan().tolist() == [False, True, False]
+    assert column_names(frame) == ("a", "b", "c")
+    assert as_tensor("x", frame["a"]).tolist() == [1.0, 2.0]
+    assert as_tensor("X", frame.select(pl.col("b").cast(pl.Float32))).dtype == torch.float32
+    with pytest.raises(ValueError, match=r"^X must hold numbers in every column; got 'when' \(dates\), 'who' \(text\)"):
+        as_tensor("X", frame.with_columns(when=pl.datetime(2020, 1, 1), who=pl.lit("u")))
