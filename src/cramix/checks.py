@@ -96,7 +96,7 @@ def check_mixture(weights: Tensor, means: Tensor, scales: Tensor) -> None:
             return
         check_weights(weights)
         check_finite(means=means)
-        check_scales(scales)
+        check_nonnegative(scales=scales)
 
 
 def _clearly_valid(weights: Tensor, means: Tensor, scales: Tensor) -> bool:
@@ -143,11 +143,12 @@ def check_weights(weights: Tensor) -> None:
         )
 
 
-def check_scales(scales: Tensor) -> None:
-    """Require finite scales >= 0."""
-    check_finite(scales=scales)
-    if (scales < 0).any():
-        raise ValueError(f"scales must be >= 0; got min {scales.min().item():.3g}. Use softplus or exp.")
+def check_nonnegative(**tensors: Tensor) -> None:
+    """Require finite values >= 0."""
+    check_finite(**tensors)
+    for name, x in tensors.items():
+        if (x < 0).any():
+            raise ValueError(f"{name} must be >= 0; got min {x.min().item():.3g}.")
 
 
 def weight_tolerance(weights: Tensor) -> float:
@@ -158,13 +159,6 @@ def weight_tolerance(weights: Tensor) -> float:
 @lru_cache
 def _rounding(dtype: torch.dtype) -> float:
     return max(1e-6, 8 * torch.finfo(dtype).eps)
-
-
-def check_variances(variances: Tensor) -> None:
-    """Require finite variances >= 0."""
-    check_finite(variances=variances)
-    if (variances < 0).any():
-        raise ValueError(f"variances must be >= 0; got min {variances.min().item():.3g}.")
 
 
 def check_covariances(matrices: Tensor) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from cramix.arrays import check_one_device
-from cramix.checks import check_broadcast, check_weights
-from cramix.mixture.weights import pruned
+from cramix.arrays import as_tensor, check_one_device, promoted
+from cramix.checks import check_broadcast, check_finite, check_weights
+from cramix.mixture.weights import of_samples, pruned
 from cramix.torch_internals import readable
 
 
@@ -26,6 +26,29 @@ class Mixture(Distribution):
 
     weights: Tensor
     means: Tensor
+
+    _sample_axes: ClassVar[tuple[str, ...]]  # names of the axes of samples behind the batch
+
+    @classmethod
+    def _of_samples(cls, name: str, x: Any, sample_weight: Any = None) -> Self:
+        """Build from samples that errors call by a name."""
+        if sample_weight is None:
+            x = as_tensor(name, x)
+        else:
+            x, sample_weight = promoted(**{name: x}, sample_weight=sample_weight)
+        axes = len(cls._sample_axes)
+        if x.ndim < axes or 0 in x.shape[x.ndim - axes :]:
+            rule = f"(*batch, {', '.join(cls._sample_axes)}) with {', '.join(cls._sample_axes)} >= 1"
+            raise ValueError(f"{name} must be {rule}; got shape {tuple(x.shape)}.")
+        weights = of_samples(name, x.shape[: x.ndim - axes + 1], sample_weight, x)
+        if readable(x):
+            check_finite(**{name: x})
+        return cls._of_atoms(weights, x)
+
+    @classmethod
+    @abstractmethod
+    def _of_atoms(cls, weights: Tensor, means: Tensor) -> Self:
+        """Build from weights and means of points that are known to be valid."""
 
     @abstractmethod
     def _map(self, function: Callable[[Tensor], Tensor]) -> Self:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex, overload
@@ -22,7 +21,7 @@ from cramix.mixture.covariance.full import Dense
 from cramix.mixture.mode import highest_mode
 from cramix.mixture.sampling import drawn, normal_nodes, reparameterized
 from cramix.mixture.univariate import NormalMixture
-from cramix.mixture.weights import of_logits, of_samples
+from cramix.mixture.weights import of_logits
 from cramix.torch_internals import readable
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ class MultivariateNormalMixture(Mixture):
         "covariances": constraints.independent(constraints.positive_semidefinite, 1),
     }
     support = constraints.real_vector
+    _sample_axes = ("n", "d")
 
     def __init__(
         self, weights: Any, means: Any, covariances: Any | Covariance, validate_args: bool | None = None
@@ -91,18 +91,9 @@ class MultivariateNormalMixture(Mixture):
         return cls._of_samples("x", x, sample_weight)
 
     @classmethod
-    def _of_samples(cls, name: str, x: Any, sample_weight: Any = None) -> Self:
-        """Build from samples that errors call by a name."""
-        if sample_weight is None:
-            x = as_tensor(name, x)
-        else:
-            x, sample_weight = promoted(**{name: x}, sample_weight=sample_weight)
-        if x.ndim < 2 or 0 in x.shape[-2:]:
-            raise ValueError(f"{name} must be (*batch, n, d) with n, d >= 1; got shape {tuple(x.shape)}.")
-        weights = of_samples(name, x.shape[:-1], sample_weight, x)
-        if readable(x):
-            check_finite(**{name: x})
-        points = cls(weights, x, Points(x.new_zeros(1)), validate_args=False)
+    def _of_atoms(cls, weights: Tensor, means: Tensor) -> Self:
+        """Build from weights `(*batch, n)` and means `(*batch, n, d)` that are known to be valid."""
+        points = cls(weights, means, Points(means.new_zeros(1)), validate_args=False)
         points._validate_args = cls._validate_args
         return points
 
@@ -338,7 +329,7 @@ class MultivariateNormalMixture(Mixture):
 
     def _drawn(self, sample_shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
         shape = self._extended_shape(torch.Size(sample_shape))
-        if not math.prod(shape):
+        if not shape.numel():
             return self.means.new_empty(shape)
         return drawn(self.weights, self.means, self.covariance_kind, shape, generator)
 

@@ -16,7 +16,7 @@ from cramix.mixture.base import Mixture
 from cramix.mixture.mode import highest_mode
 from cramix.mixture.quantile import quantile, reparameterized
 from cramix.mixture.risk import expectile, lower_cvar
-from cramix.mixture.weights import draw, of_logits, of_samples
+from cramix.mixture.weights import draw, of_logits
 from cramix.quadrature import gauss_legendre, panel_edges
 from cramix.torch_internals import readable
 
@@ -46,6 +46,7 @@ class NormalMixture(Mixture):
         "scales": constraints.independent(constraints.nonnegative, 1),
     }
     support = constraints.real
+    _sample_axes = ("n",)
 
     def __init__(self, weights: Any, means: Any, scales: Any, validate_args: bool | None = None) -> None:
         weights, means, scales = promoted(weights=weights, means=means, scales=scales)
@@ -80,20 +81,6 @@ class NormalMixture(Mixture):
             tensor(2.7500)
         """
         return cls._of_samples("x", x, sample_weight)
-
-    @classmethod
-    def _of_samples(cls, name: str, x: Any, sample_weight: Any = None) -> Self:
-        """Build from samples that errors call by a name."""
-        if sample_weight is None:
-            x = as_tensor(name, x)
-        else:
-            x, sample_weight = promoted(**{name: x}, sample_weight=sample_weight)
-        if x.ndim == 0 or x.shape[-1] == 0:
-            raise ValueError(f"{name} must be (*batch, n) with n >= 1 samples; got shape {tuple(x.shape)}.")
-        weights = of_samples(name, x.shape, sample_weight, x)
-        if readable(x):
-            check_finite(**{name: x})
-        return cls._of_atoms(weights, x)
 
     @classmethod
     def _of_atoms(cls, weights: Tensor, means: Tensor) -> Self:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from cramix.checks import check_variances
+from cramix.checks import check_nonnegative
 from cramix.mixture.components import safe_root
 from cramix.mixture.covariance.base import Covariance
 from cramix.mixture.covariance.family import Family
@@ -23,7 +23,7 @@ class AxisAligned(Covariance):
     axis_aligned = True
 
     def check(self) -> None:
-        check_variances(self.values)
+        check_nonnegative(variances=self.values)
 
     def matrices(self, dim: int) -> Tensor:
         variances = self.compact()
