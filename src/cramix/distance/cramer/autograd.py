@@ -63,7 +63,7 @@ def cramer_of_mixtures(
     if plain_eager():
         return _Eager.apply(call, *a, *b, self_energy_q)
     # Where nothing needs a gradient, the compiler of torch 2.13 fails on the function.
-    evaluated = _Transformable.apply if call.grad_p or call.grad_q else _Transformable.forward
+    evaluated = _InTransforms.apply if call.grad_p or call.grad_q else _InTransforms.forward
     return _reduced(evaluated(*call, *a, *b, self_energy_q)[0], reduction)
 
 
@@ -114,7 +114,7 @@ def _total(losses: Tensor, gradients: list[Tensor], each: float, in_numpy: bool)
     return torch.from_numpy(np.asarray(np.add.reduce(losses.numpy(), None) * each))
 
 
-class _Transformable(Function):
+class _InTransforms(Function):
     """The same for function transforms and the compiler, without reduction.
 
     The gradients are outputs too, non-differentiable: that is how function transforms let backward see them. The
@@ -146,7 +146,7 @@ class _Transformable(Function):
         moved = [_batch_first(x, dim, r) for x, dim, r in zip(tensors, in_dims, ranks, strict=True)]
         # The mapped axis may be on one of a side's tensors only.
         p, q = _broadcast(moved[:3]), _broadcast(moved[3:6])
-        losses, at_p, at_q = _Transformable.apply(*call, *p, *q, moved[6])
+        losses, at_p, at_q = _InTransforms.apply(*call, *p, *q, moved[6])
         return (losses, at_p, at_q), (0, 1 if call.grad_p else None, 1 if call.grad_q else None)
 
 
