@@ -12,6 +12,8 @@ from cramix import sliced_cramer_loss
 from cramix.data import ring_line_square
 from experiments import figures, paper, paper_plots
 
+pytestmark = pytest.mark.slow  # all share the fits of the paper
+
 
 @pytest.fixture(scope="module")
 def runs() -> list[paper.Run]:
