@@ -26,7 +26,7 @@ class Ensemble(nn.Module):
     """E networks with weights of their own: batched linear layers, and a `MixtureHead` that also sees the features.
 
     Args:
-        n_networks: number of networks, E.
+        n_estimators: number of networks, E.
         in_features: number of features.
         hidden_layer_sizes: widths of the hidden layers.
         n_components: components of each network, k.
@@ -38,7 +38,7 @@ class Ensemble(nn.Module):
 
     def __init__(
         self,
-        n_networks: int,
+        n_estimators: int,
         in_features: int,
         hidden_layer_sizes: Sequence[int],
         n_components: int,
@@ -48,13 +48,13 @@ class Ensemble(nn.Module):
         seed: int,
     ) -> None:
         super().__init__()
-        self.n_networks, self.n_components = n_networks, n_networks * n_components
+        self.n_estimators, self.n_components = n_estimators, n_estimators * n_components
         widths = [in_features, *hidden_layer_sizes]
         head_features = in_features + (widths[-1] if hidden_layer_sizes else 0)
         with torch.random.fork_rng(devices=[]):  # layers draw their weights from the global generator
             torch.manual_seed(seed)
             layers, heads = [], []
-            for _ in range(n_networks):
+            for _ in range(n_estimators):
                 layers.append([nn.Linear(a, b) for a, b in pairwise(widths)])
                 heads.append(
                     MixtureHead(head_features, n_components, targets.shape[1], min_scale=min_scale, validate_args=False)
@@ -81,10 +81,10 @@ class Ensemble(nn.Module):
     @torch.no_grad()
     def combined(self, x: Tensor) -> Mixture:
         """Return the mixture of all networks for features `(n, in_features)`: batch shape `(n,)`, `E k` components."""
-        p = self(x.expand(self.n_networks, *x.shape))
+        p = self(x.expand(self.n_estimators, *x.shape))
         # From (E, n, k, *) to (n, E k, *).
         weights, means, values = (part.movedim(0, 1).flatten(1, 2) for part in p._whole())
-        return p._of_whole(weights / self.n_networks, means, values)
+        return p._of_whole(weights / self.n_estimators, means, values)
 
     def freeze(self) -> Self:
         """End training. In float64 a row has the same prediction in a batch of any size."""
@@ -150,7 +150,7 @@ def train(
     """
     n, started = len(rows.x), perf_counter()
     n_held_out = int(options.validation_fraction * n) if n >= _MIN_ROWS else 0
-    order = torch.stack([torch.randperm(n, generator=generator) for _ in range(ensemble.n_networks)])
+    order = torch.stack([torch.randperm(n, generator=generator) for _ in range(ensemble.n_estimators)])
     held_out, seen = order[:, :n_held_out], order[:, n_held_out:]
     curve: list[float] = []
     for stage, loss in enumerate(options.stages):
@@ -209,8 +209,8 @@ class _BestWeights:
     def __init__(self, ensemble: Ensemble) -> None:
         self._current = list(ensemble.parameters())
         self._best = [p.detach().clone() for p in self._current]
-        self._losses = torch.full((ensemble.n_networks,), math.inf, device=ensemble.device)
-        self.epochs_since = torch.zeros(ensemble.n_networks, device=ensemble.device)
+        self._losses = torch.full((ensemble.n_estimators,), math.inf, device=ensemble.device)
+        self.epochs_since = torch.zeros(ensemble.n_estimators, device=ensemble.device)
 
     @torch.no_grad()
     def update(self, losses: Tensor) -> None:

@@ -63,8 +63,8 @@ def recalibrate(ensemble: Ensemble, rows: Rows, held_out: Tensor) -> Recalibrati
     index = index.to(rows.x.device)
     p = ensemble.combined(rows.x[index])
     weights, means, values = p._whole()
-    k = p.n_components // ensemble.n_networks
-    p = p._of_whole(weights * ensemble.n_networks * share.repeat_interleave(k, 1), means, values)
+    k = p.n_components // ensemble.n_estimators
+    p = p._of_whole(weights * ensemble.n_estimators * share.repeat_interleave(k, 1), means, values)
     y, sample_weight = rows.y[index], rows.weights[index]
 
     def likelihood(choice: Recalibration) -> float:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from cramix.arrays import as_tensor, check_one_device, promoted
+from cramix.arrays import as_tensor, check_one_device, numpy_in_numpy_out, promoted
 from cramix.checks import check_broadcast, check_finite, check_weights
 from cramix.mixture.weights import of_samples, pruned
 from cramix.torch_internals import readable
@@ -49,6 +49,10 @@ class Mixture(Distribution):
     @abstractmethod
     def _of_atoms(cls, weights: Tensor, means: Tensor) -> Self:
         """Build from weights and means of points that are known to be valid."""
+
+    @abstractmethod
+    def _log_joint(self, value: Tensor) -> Tensor:
+        """Return the log density of value and component together, `(*sample, *batch, k)`."""
 
     @abstractmethod
     def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
@@ -216,6 +220,11 @@ class Mixture(Distribution):
         same = all(getattr(self, name) == getattr(other, name) for name in ("covariance_type", "dtype", "device"))
         pairs = zip(self._whole(), other._whole(), strict=True)
         return same and all(a.shape == b.shape and torch.equal(a, b) for a, b in pairs)
+
+    @numpy_in_numpy_out
+    def responsibilities(self, value: Tensor) -> Tensor:
+        """Return the probability of each component given a value, `(*sample, *batch, k)`."""
+        return self._log_joint(value).softmax(-1)
 
     def sort(self, by: str = "means", descending: bool = False) -> Self:
         """Return the mixture with its components in the order of their means or of their weights.

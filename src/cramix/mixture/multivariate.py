@@ -191,11 +191,6 @@ class MultivariateNormalMixture(Mixture):
         """Return the log density at `(*sample, *batch, d)`; a ValueError where a covariance is singular."""
         return self._log_joint(value).logsumexp(-1)
 
-    @numpy_in_numpy_out
-    def responsibilities(self, value: Tensor) -> Tensor:
-        """Return the probability of each component given a value, `(*sample, *batch, k)`."""
-        return self._log_joint(value).softmax(-1)
-
     def entropy(self, n_samples: int = 4096) -> Tensor:
         """Return the differential entropy `-E log f(X)`, `(*batch)`.
 

@@ -194,11 +194,6 @@ class NormalMixture(Mixture):
         return self._log_joint(value).logsumexp(-1)
 
     @numpy_in_numpy_out
-    def responsibilities(self, value: Tensor) -> Tensor:
-        """Return the probability of each component given a value, `(*sample, *batch, k)`."""
-        return self._log_joint(value).softmax(-1)
-
-    @numpy_in_numpy_out
     def cdf(self, value: Tensor) -> Tensor:
         """Return `F(x) = P(X <= x)`, `(*sample, *batch)`, to relative accuracy in the left tail."""
         return (self.weights * components.cdf(self._points(value), self.means, self.scales)).sum(-1)
