@@ -122,7 +122,7 @@ def _labels(problem: Problem, solution: Solution) -> Tensor:
     family = problem.family
     coefficients = family.coefficients(*solution.components)
     parts = [problem.units.of(part) for part in problem.target.means.split(_ROWS)]
-    return torch.cat([(family.features(part) @ coefficients.T).argmax(-1) for part in parts])
+    return torch.cat([(coefficients @ family.features(part)).argmax(0) for part in parts])
 
 
 def _distinct(x: Tensor) -> int:

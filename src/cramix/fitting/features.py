@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from cramix.mixture.covariance import Family, Prior
 
-# Responsibilities that are computed at a time.
-_BLOCK = 1 << 20
+# Responsibilities, and numbers of the samples, that are computed with at a time.
+_BLOCK, _NUMBERS = 1 << 20, 1 << 20
 # Up to this many numbers the features of all samples are cached; otherwise they are recomputed for each block.
 _CACHED = 1 << 24
+# If features are not cached, products with the samples themselves are faster for up to this many components times the
+# number of dimensions.
+_FEW_COMPONENTS = 0.25
 # A component that loses all its samples keeps this weight, its mean and its covariance.
 LEAST_WEIGHT = 1e-12
 # Log responsibilities are clamped here: processors are slow on subnormal numbers.
@@ -32,7 +37,7 @@ class Data:
     Args:
         family: the kind of covariances, which defines the features.
         x: samples `(n, d)`, or the means of components, in float64.
-        weights: `(n,)`, with any positive sum.
+        weights: `(n,)`, or one for each fit, `(B, n)`, with any positive sum.
         covariances: of components, `(n or 1, d, d)`; None for samples.
         dtype: of the sums over samples. Parameters are always computed in float64.
         block: responsibilities that are computed at a time.
@@ -48,7 +53,7 @@ class Data:
         block: int = _BLOCK,
     ) -> None:
         self.family, self.x, self.covariances, self.dtype, self._block = family, x, covariances, dtype, block
-        self.weights = weights / weights.sum()
+        self.weights = weights / weights.sum(-1, keepdim=True)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -64,6 +69,14 @@ class Data:
         covariances = self.covariances if shared else self.covariances[rows]  # type: ignore[index]
         return Data(family, self.x[rows], torch.ones_like(self.weights[rows]), covariances, dtype)
 
+    def weighted(self, weights: Tensor) -> Data:
+        """Return the same samples with other weights, `(n,)` or `(B, n)`."""
+        if self._is_cached:
+            _ = self._all  # the copy shares the features
+        other = copy(self)
+        other.weights = weights / weights.sum(-1, keepdim=True)
+        return other
+
     def resample(self, n: int, generator: torch.Generator | None) -> Tensor:
         """Return the indices of n samples, drawn by their weights with stratification."""
         # One at random from each of n strata: at equal steps the draw could follow a period in the order of the data.
@@ -73,19 +86,20 @@ class Data:
 
     @property
     def covariance(self) -> Tensor:
-        """Return the covariance matrix of all data, `(d, d)`."""
-        offset = self.x - (self.weights.unsqueeze(-1) * self.x).sum(0)
-        between = (self.weights.unsqueeze(-1) * offset).T @ offset
+        """Return the covariance matrix of all data, `(d, d)`, or `(B, d, d)` if fits have weights of their own."""
+        weights = self.weights.unsqueeze(-1)
+        offset = self.x - (weights * self.x).sum(-2, keepdim=True)
+        between = (weights * offset).mT @ offset
         if self.covariances is None:
             return between
-        return between + (self.weights[:, None, None] * self.covariances).sum(0)
+        return between + (weights.unsqueeze(-1) * self.covariances).sum(-3)
 
     def sums(self, responsibilities: Tensor) -> Tensor:
-        """Return the sums of features `(*, k, F)` for responsibilities `(*, k, n)`."""
-        components = responsibilities[..., 0].numel()
-        parts = responsibilities.to(self.dtype).split(self._rows(components), -1)
-        pairs = zip(parts, self._parts(components), strict=True)
-        return torch.stack([_products(part, weighted) for part, (_, weighted, _) in pairs]).sum(0).double()
+        """Return the sums of features `(B, k, F)` for responsibilities `(B, k, n)`."""
+        batch, k, _ = responsibilities.shape
+        shares = (responsibilities * self.weights.unsqueeze(-2)).to(self.dtype).flatten(0, 1)
+        pairs = zip(shares.split(self._rows(batch * k), -1), self._parts(batch * k), strict=True)
+        return sum(part.sums(share).double() for share, (part, _) in pairs).view(batch, k, -1)  # type: ignore[union-attr]
 
     def step(self, sums: Tensor, prior: Prior | None = None) -> tuple[Tensor, Tensor]:
         """Return the sums `(B, k, F)` after one EM step, and the mean log likelihood before it, `(B,)`."""
@@ -98,43 +112,103 @@ class Data:
 
         These sums are also the derivative of the likelihood in the coefficients of the log densities, `(B, k, F)`.
         """
-        new, likelihood = torch.zeros_like(coefficients), coefficients.new_zeros(len(coefficients))
-        coefficients = coefficients.to(self.dtype)
-        for features, weighted, weights in self._parts(coefficients[..., 0].numel()):
-            joint = coefficients @ features  # (B, k, n)
+        batch, k, count = coefficients.shape
+        new, likelihood = coefficients.new_zeros(batch * k, count), coefficients.new_zeros(batch)
+        for part, weights, shares, total, top in self._joint(coefficients):
+            likelihood += ((top + total.log()).squeeze(-2) * weights).sum(-1).double()
+            new += part.sums(shares.mul_(weights.unsqueeze(-2) / total).flatten(0, 1)).double()
+        return new.view(batch, k, count), likelihood
+
+    def log_densities(self, coefficients: Tensor) -> Tensor:
+        """Return the log density of each fit at each sample, `(B, n)`."""
+        parts = [(top + total.log()).squeeze(-2) for *_, total, top in self._joint(coefficients)]
+        return torch.cat(parts, -1).double()
+
+    def responsibilities(self, coefficients: Tensor) -> Tensor:
+        """Return the responsibilities of the components for each sample, `(B, k, n)`."""
+        return torch.cat([shares / total for _, _, shares, total, _ in self._joint(coefficients)], -1).double()
+
+    def _joint(self, coefficients: Tensor) -> Iterator[tuple[_Part, Tensor, Tensor, Tensor, Tensor]]:
+        """Yield blocks of samples and their weights with the joint densities, `(B, k, rows)`.
+
+        Densities are relative to the largest of a sample; their totals and the log of the largest are `(B, 1, rows)`.
+        """
+        batch, k, _ = coefficients.shape
+        each = coefficients.to(self.dtype).flatten(0, 1)
+        for part, weights in self._parts(batch * k):
+            joint = part.log_densities(each).view(batch, k, -1)
             top = joint.amax(-2, keepdim=True)
             shares = joint.sub_(top).clamp_min_(_LEAST_LOG).exp_()
-            total = shares.sum(-2, keepdim=True)
-            likelihood += (top.add_(total.log()).squeeze(-2) @ weights).double()
-            new += _products(shares.div_(total), weighted).double()
-        return new, likelihood
+            yield part, weights, shares, shares.sum(-2, keepdim=True), top
 
     def _rows(self, components: int) -> int:
         """Return the number of samples in a block."""
-        return max(1, self._block // components)
+        rows = self._block // components
+        if not self._is_cached:
+            rows = min(rows, _NUMBERS // (self.family.dim if self._by_matrices(components) else self.family.count))
+        return max(1, rows)
 
-    def _parts(self, components: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield features `(F, n)`, features times weights, and weights `(n,)`, in blocks."""
-        rows = self._rows(components)
+    def _parts(self, components: int) -> Iterator[tuple[_Part, Tensor]]:
+        """Yield blocks of samples, and their weights `(rows,)` or `(B, rows)`."""
+        rows, weights = self._rows(components), self.weights.to(self.dtype)
         for start in range(0, len(self), rows):
-            part = slice(start, start + rows)
-            if self.family.count * len(self) <= _CACHED:
-                features, weighted, weights = self._all
-                yield features[:, part], weighted[:, part], weights[part]
+            some = slice(start, start + rows)
+            if self._by_matrices(components):
+                part: _Part = _Matrices(self.family, self.x[some].to(self.dtype))
             else:
-                yield self._features(part)
+                part = _Features(self._all[:, some] if self._is_cached else self._features(some))
+            yield part, weights[..., some]
+
+    def _by_matrices(self, components: int) -> bool:
+        dense = self.covariances is None and not self.family.kind.axis_aligned
+        return dense and not self._is_cached and components <= _FEW_COMPONENTS * self.family.dim
+
+    @property
+    def _is_cached(self) -> bool:
+        return self.family.count * len(self) <= _CACHED
 
     @cached_property
-    def _all(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _all(self) -> Tensor:
         return self._features(slice(None))
 
-    def _features(self, part: slice) -> tuple[Tensor, Tensor, Tensor]:
+    def _features(self, part: slice) -> Tensor:
         shared = self.covariances is None or len(self.covariances) == 1
         covariances = self.covariances if shared else self.covariances[part]  # type: ignore[index]
-        features, weights = self.family.features(self.x[part], covariances).T.contiguous(), self.weights[part]
-        return features.to(self.dtype), (features * weights).to(self.dtype), weights.to(self.dtype)
+        return self.family.features(self.x[part].to(self.dtype), covariances)
 
 
-def _products(shares: Tensor, features: Tensor) -> Tensor:
-    """Return `shares @ features^T`, `(*, k, F)`; with few features the product is faster in this order."""
-    return (features @ shares.flatten(0, -2).T).T.view(*shares.shape[:-1], len(features))
+class _Features(NamedTuple):
+    """A block of samples as features `(F, rows)`."""
+
+    features: Tensor
+
+    def log_densities(self, coefficients: Tensor) -> Tensor:
+        """Return `(m, rows)` for coefficients `(m, F)`."""
+        return coefficients @ self.features
+
+    def sums(self, shares: Tensor) -> Tensor:
+        """Return the sums of features `(m, F)` for shares `(m, rows)`; with few features faster in this order."""
+        return (self.features @ shares.T).T
+
+
+class _Matrices(NamedTuple):
+    """A block of samples `(rows, d)`, whose products of coordinates are never formed."""
+
+    family: Family
+    x: Tensor
+
+    def log_densities(self, coefficients: Tensor) -> Tensor:
+        """Return `(m, rows)` for coefficients `(m, F)`."""
+        constant, linear, quadratic = coefficients.split((1, self.family.dim, coefficients.shape[1] - 1 - self.family.dim), 1)
+        found = torch.addmm(constant, linear, self.x.T)
+        for values, matrix in zip(found, self.family.forms(quadratic), strict=True):
+            values += (self.x @ matrix).mul_(self.x).sum(-1)
+        return found
+
+    def sums(self, shares: Tensor) -> Tensor:
+        """Return the sums of features `(m, F)` for shares `(m, rows)`."""
+        products = torch.stack([self.x.T @ (share.unsqueeze(-1) * self.x) for share in shares])
+        return torch.cat((shares.sum(-1, keepdim=True), shares @ self.x, self.family.of_matrices(products)), -1)
+
+
+_Part = _Features | _Matrices

@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 from cramix.checks import check_nonnegative
 from cramix.mixture.components import safe_root
 from cramix.mixture.covariance.base import Covariance
-from cramix.mixture.covariance.family import Family
+from cramix.mixture.covariance.family import Family, Prior, shrunk
 from cramix.mixture.covariance.full import Full
 from cramix.mixture.covariance.head import HeadCovariance
 from cramix.parameters import POSITIVE
@@ -75,17 +75,24 @@ class DiagonalFamily(Family):
 
     kind: ClassVar[type[Covariance]] = Diagonal
 
+    @property
+    def pseudo_samples(self) -> float:
+        return 3.0
+
     def stretched(self, values: Tensor, scales: Tensor) -> Tensor:
         return values * scales.square()
 
     def _products(self, x: Tensor) -> Tensor:
         return x.square()
 
-    def _of_matrices(self, covariances: Tensor) -> Tensor:
+    def _write_products(self, x: Tensor, out: Tensor) -> None:
+        torch.square(x, out=out)
+
+    def of_matrices(self, covariances: Tensor) -> Tensor:
         return covariances.diagonal(dim1=-2, dim2=-1)
 
-    def _values(self, weights: Tensor, moments: Tensor) -> Tensor:
-        return moments.clamp_min(0) + self.floor
+    def _values(self, weights: Tensor, moments: Tensor, prior: Prior | None) -> Tensor:
+        return shrunk(weights, moments, prior).clamp_min(0) + self.floor
 
     def _log_determinant(self, moments: Tensor) -> Tensor:
         return (moments.clamp_min(0) + self.floor).log().sum(-1)

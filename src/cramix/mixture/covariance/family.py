@@ -22,15 +22,16 @@ _LOG_2PI = math.log(2 * math.pi)
 
 
 class Prior(NamedTuple):
-    """Pseudo-samples of every component, which keep it from collapsing while there are too many components.
+    """Pseudo-samples of every component, which keep its covariance near a common one.
 
     Args:
-        weight: of these samples relative to all data, `(B, 1, 1)`: one number for each fit.
-        moments: their products of coordinates around the component's mean, `(P,)`.
+        weight: of these samples relative to all data, `(B, 1, 1)`: one number for each fit, which may be infinite.
+        moments: their products of coordinates around the component's mean, `(*, P)`; None for those of the covariance
+            that a family shrinks to, see `Family.pooled`.
     """
 
     weight: Tensor
-    moments: Tensor
+    moments: Tensor | None
 
 
 class Family(ABC):
@@ -51,34 +52,45 @@ class Family(ABC):
     @property
     def count(self) -> int:
         """The number of features, F."""
-        return 1 + self.dim + self._products(torch.zeros(self.dim)).shape[-1]
+        return 1 + self.dim + len(self._products(torch.zeros(self.dim)))
 
     def features(self, x: Tensor, covariances: Tensor | None = None) -> Tensor:
-        """Return `(n, F)`: 1, the coordinates of x, `(n, d)`, and their products.
+        """Return `(F, n)`: 1, the coordinates of x, `(n, d)`, and their products.
 
         For normal components with means x and covariances `(n or 1, d, d)` these are expected values.
         """
-        products = self._products(x)
+        features = x.new_empty(self.count, len(x))
+        features[0] = 1
+        features[1 : 1 + self.dim] = x.T
+        self._write_products(features[1 : 1 + self.dim], features[1 + self.dim :])
         if covariances is not None:
-            products = products + self._of_matrices(covariances)
-        return torch.cat((x.new_ones(len(x), 1), x, products), -1)
+            features[1 + self.dim :] += self.of_matrices(covariances).T
+        return features
 
     def sums(self, weights: Tensor, means: Tensor, covariances: Tensor) -> Tensor:
         """Return the sums of features of components, `(*, k, F)`, with covariances `(*, k, d, d)`."""
         weights = weights.unsqueeze(-1)
-        moments = self._of_matrices(covariances) + self._products(means)
+        moments = self.of_matrices(covariances) + self._products(means)
         return torch.cat((weights, weights * means, weights * moments), -1)
 
     def prior(self, weight: Tensor, covariance: Tensor) -> Prior:
-        """Return the prior with weights `(B,)` and a covariance matrix."""
-        return Prior(weight[:, None, None], self._of_matrices(covariance))
+        """Return the prior with weights `(B,)` and covariance matrices `(d, d)` or `(B, 1, d, d)`."""
+        return Prior(weight[:, None, None], self.of_matrices(covariance))
+
+    def shrinkage(self, strength: Tensor, n: float) -> Prior:
+        """Return the prior that shrinks the covariances of fits to n samples, with strengths `(B,)`."""
+        return Prior((strength * self.pseudo_samples / n)[:, None, None], None)
+
+    def completed(self, prior: Prior | None, sums: Tensor) -> Prior | None:
+        """Return the prior with the moments that it has for fits with sums `(B, k, F)`."""
+        return self._completed(prior, sums[..., :1], self._central(sums)[1])
 
     def parameters(self, sums: Tensor, prior: Prior | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return weights `(*, k)`, means `(*, k, d)` and values of the kind, with the floor added."""
         weights = sums[..., :1]
-        means, moments = self._central(sums, prior)
-        counting = weights if prior is None else weights + prior.weight
-        return weights.squeeze(-1) / weights.sum(-2), means, self._values(counting, moments)
+        means, moments = self._central(sums)
+        prior = self._completed(prior, weights, moments)
+        return weights.squeeze(-1) / weights.sum(-2), means, self._values(weights, moments, prior)
 
     def coefficients(self, weights: Tensor, means: Tensor, values: Tensor) -> Tensor:
         """Return the coefficients of log(weight * density) in the features, `(*, k, F)`."""
@@ -89,10 +101,17 @@ class Family(ABC):
     def merge_costs(self, sums: Tensor, prior: Prior | None = None) -> Tensor:
         """Return Runnalls' cost of merging each pair of k components, `(*, k (k - 1) / 2)`, in the order of `pairs`."""
         first, second = self.pairs(sums.shape[-2])
+        prior = self.completed(prior, sums)
         each = sums[..., 0] * self._log_determinants(sums, prior)
         both = sums[..., first, :] + sums[..., second, :]
         merged = both[..., 0] * self._log_determinants(both, prior)
         return runnalls_cost(merged, each[..., first], each[..., second])
+
+    def log_prior(self, means: Tensor, values: Tensor, prior: Prior) -> Tensor:
+        """Return the log density of the pseudo-samples of a prior with moments, `(B,)`; EM raises its sum with theirs."""
+        _, quadratic, log_determinant = self._precision(means, values)
+        each = (quadratic * prior.moments).sum(-1) - 0.5 * log_determinant
+        return prior.weight[:, 0, 0] * each.expand(means.shape[:-1]).sum(-1)
 
     @staticmethod
     def pairs(k: int) -> Tensor:
@@ -113,32 +132,47 @@ class Family(ABC):
         return torch.linalg.eigvalsh(without)[..., 0] < narrow + 2 * self._rounding * means.square().amax(-1)
 
     def _log_determinants(self, sums: Tensor, prior: Prior | None) -> Tensor:
-        return self._log_determinant(self._central(sums, prior)[1])
+        _, moments = self._central(sums)
+        return self._log_determinant(shrunk(sums[..., :1], moments, prior))
 
-    def _central(self, sums: Tensor, prior: Prior | None) -> tuple[Tensor, Tensor]:
+    def _central(self, sums: Tensor) -> tuple[Tensor, Tensor]:
         """Return means `(*, d)` and central moments `(*, P)`."""
-        weights = sums[..., :1]
-        means, moments = (sums[..., 1:] / weights).split((self.dim, sums.shape[-1] - 1 - self.dim), -1)
-        moments = moments - self._products(means)
-        if prior is None:
-            return means, moments
-        return means, (weights * moments + prior.weight * prior.moments) / (weights + prior.weight)
+        means, moments = (sums[..., 1:] / sums[..., :1]).split((self.dim, sums.shape[-1] - 1 - self.dim), -1)
+        return means, moments - self._products(means)
+
+    def _completed(self, prior: Prior | None, weights: Tensor, moments: Tensor) -> Prior | None:
+        if prior is None or prior.moments is not None:
+            return prior
+        return prior._replace(moments=self.pooled(weights, moments))
+
+    def pooled(self, weights: Tensor, moments: Tensor) -> Tensor:
+        """Return the central moments `(*, 1, P)` to which those of components, `(*, k, P)`, are shrunk: their mean."""
+        return (weights * moments).sum(-2, keepdim=True) / weights.sum(-2, keepdim=True)
 
     @abstractmethod
     def stretched(self, values: Tensor, scales: Tensor) -> Tensor:
         """Return the values of the kind after a multiplication of the coordinates by scales `(d,)`."""
+
+    @property
+    @abstractmethod
+    def pseudo_samples(self) -> float:
+        """The samples that a shrinkage of 1 adds to each component."""
 
     @abstractmethod
     def _products(self, x: Tensor) -> Tensor:
         """Return products of coordinates, `(*, P)`."""
 
     @abstractmethod
-    def _of_matrices(self, covariances: Tensor) -> Tensor:
+    def _write_products(self, x: Tensor, out: Tensor) -> None:
+        """Write products of the coordinates of points `(d, n)` into `(P, n)`."""
+
+    @abstractmethod
+    def of_matrices(self, covariances: Tensor) -> Tensor:
         """Return the entries of covariances `(*, d, d)` that belong to the products, `(*, P)`."""
 
     @abstractmethod
-    def _values(self, weights: Tensor, moments: Tensor) -> Tensor:
-        """Return values of the kind from weights `(*, k, 1)`, including the prior, and central moments `(*, k, P)`."""
+    def _values(self, weights: Tensor, moments: Tensor, prior: Prior | None) -> Tensor:
+        """Return values of the kind from weights `(*, k, 1)`, central moments `(*, k, P)` and a prior with moments."""
 
     @abstractmethod
     def _log_determinant(self, moments: Tensor) -> Tensor:
@@ -147,6 +181,14 @@ class Family(ABC):
     @abstractmethod
     def _precision(self, means: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the coefficients of coordinates and of products, and the log determinant."""
+
+
+def shrunk(weights: Tensor, moments: Tensor, prior: Prior | None) -> Tensor:
+    """Return central moments `(*, k, P)` with those of the pseudo-samples of a prior with moments."""
+    if prior is None:
+        return moments
+    # Two fractions, so that neither cancellation nor a weight of 0 or infinity does harm.
+    return weights / (weights + prior.weight) * moments + prior.moments / (1 + weights / prior.weight)
 
 
 def runnalls_cost(merged: A, first: A, second: A) -> A:

@@ -11,7 +11,7 @@ from cramix.checks import check_covariances
 from cramix.mixture.components import safe_root
 from cramix.mixture.covariance.base import Covariance
 from cramix.mixture.covariance.cholesky import cholesky
-from cramix.mixture.covariance.family import Family, Prior
+from cramix.mixture.covariance.family import Family, Prior, shrunk
 
 
 class Dense(Covariance):
@@ -89,26 +89,45 @@ class DenseFamily(Family):
         self._row, self._column = torch.triu_indices(dim, dim)
         (self._diagonal,) = (self._row == self._column).nonzero(as_tuple=True)
 
+    @property
+    def pseudo_samples(self) -> float:
+        return self.dim + 2.0
+
     def stretched(self, values: Tensor, scales: Tensor) -> Tensor:
         return scales.unsqueeze(-1) * values * scales
 
     def _products(self, x: Tensor) -> Tensor:
         return x[..., self._row] * x[..., self._column]
 
-    def _of_matrices(self, covariances: Tensor) -> Tensor:
+    def _write_products(self, x: Tensor, out: Tensor) -> None:
+        first = 0
+        for i in range(self.dim):  # much faster than by indices
+            last = first + self.dim - i
+            torch.mul(x[i], x[i:], out=out[first:last])
+            first = last
+
+    def forms(self, quadratic: Tensor) -> Tensor:
+        """Return the matrices Q `(*, d, d)` whose forms `x^T Q x` have the coefficients `(*, P)`."""
+        return self._symmetric(torch.where(self._row == self._column, 1, 0.5).to(quadratic) * quadratic)
+
+    def of_matrices(self, covariances: Tensor) -> Tensor:
         return covariances[..., self._row, self._column]
 
-    def _central(self, sums: Tensor, prior: Prior | None) -> tuple[Tensor, Tensor]:
-        means, moments = super()._central(sums, prior)
+    def _central(self, sums: Tensor) -> tuple[Tensor, Tensor]:
+        means, moments = super()._central(sums)
         # A difference of large numbers where the data lie far out; rounding must not make it indefinite.
         moments[..., self._diagonal] += self._rounding * (means.square() + moments[..., self._diagonal])
         return means, moments
 
     def _matrices(self, moments: Tensor) -> Tensor:
-        matrices = moments.new_empty(*moments.shape[:-1], self.dim, self.dim)
-        matrices[..., self._row, self._column] = moments
-        matrices[..., self._column, self._row] = moments
+        matrices = self._symmetric(moments)
         matrices.diagonal(dim1=-2, dim2=-1).add_(self.floor)
+        return matrices
+
+    def _symmetric(self, upper: Tensor) -> Tensor:
+        matrices = upper.new_empty(*upper.shape[:-1], self.dim, self.dim)
+        matrices[..., self._row, self._column] = upper
+        matrices[..., self._column, self._row] = upper
         return matrices
 
     def _log_determinant(self, moments: Tensor) -> Tensor:
@@ -120,7 +139,7 @@ class DenseFamily(Family):
         linear = (precision @ means.unsqueeze(-1)).squeeze(-1)
         # Off the diagonal a product stands for two.
         twice = torch.where(self._row == self._column, -0.5, -1.0).to(values.device)
-        return linear, twice * self._of_matrices(precision), _log_determinant(lower)
+        return linear, twice * self.of_matrices(precision), _log_determinant(lower)
 
 
 class FullFamily(DenseFamily):
@@ -128,8 +147,8 @@ class FullFamily(DenseFamily):
 
     kind = Full
 
-    def _values(self, weights: Tensor, moments: Tensor) -> Tensor:
-        return self._matrices(moments)
+    def _values(self, weights: Tensor, moments: Tensor, prior: Prior | None) -> Tensor:
+        return self._matrices(shrunk(weights, moments, prior))
 
 
 def _log_determinant(lower: Tensor) -> Tensor:

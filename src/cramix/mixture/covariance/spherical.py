@@ -9,6 +9,7 @@ from torch.nn.functional import softplus
 
 from cramix.mixture.covariance.base import Covariance
 from cramix.mixture.covariance.diagonal import AxisAligned, DiagonalFamily
+from cramix.mixture.covariance.family import Prior
 from cramix.mixture.covariance.head import HeadCovariance
 from cramix.parameters import POSITIVE
 
@@ -62,11 +63,11 @@ class SphericalFamily(DiagonalFamily):
     def stretched(self, values: Tensor, scales: Tensor) -> Tensor:
         return values * scales[0].square()  # all scales are equal
 
-    def _values(self, weights: Tensor, moments: Tensor) -> Tensor:
-        return super()._values(weights, moments).mean(-1)
+    def _values(self, weights: Tensor, moments: Tensor, prior: Prior | None) -> Tensor:
+        return super()._values(weights, moments, prior).mean(-1)
 
     def _log_determinant(self, moments: Tensor) -> Tensor:
-        return self.dim * self._values(moments, moments).log()
+        return self.dim * (moments.clamp_min(0) + self.floor).mean(-1).log()
 
     def _precision(self, means: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         variance = values.unsqueeze(-1)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from cramix.checks import check_covariances
 from cramix.mixture.covariance.base import Covariance
-from cramix.mixture.covariance.family import Prior
+from cramix.mixture.covariance.family import Prior, shrunk
 from cramix.mixture.covariance.full import Dense, DenseFamily
 
 
@@ -52,12 +52,17 @@ class Tied(Dense):
 
 
 class TiedFamily(DenseFamily):
-    """Sums of features for one matrix for all components."""
+    """Sums of features for one matrix for all components, which shrinks to its diagonal."""
 
     kind = Tied
 
-    def _values(self, weights: Tensor, moments: Tensor) -> Tensor:
-        return self._matrices((weights * moments).sum(-2) / weights.sum(-2))
+    def pooled(self, weights: Tensor, moments: Tensor) -> Tensor:
+        """Return the central moments `(*, 1, P)` to which those of components are shrunk: uncorrelated ones."""
+        return super().pooled(weights, moments) * (self._row == self._column).to(moments.device)
+
+    def _values(self, weights: Tensor, moments: Tensor, prior: Prior | None) -> Tensor:
+        moments, k = super().pooled(weights, moments), weights.shape[-2]
+        return self._matrices(shrunk(weights.sum(-2, keepdim=True) / k, moments, prior).squeeze(-2))
 
     def _precision(self, means: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         linear, quadratic, log_determinant = super()._precision(means, values.unsqueeze(-3))
