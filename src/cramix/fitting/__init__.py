@@ -8,7 +8,7 @@ from cramix.fitting.descent import GradientDescent, Iterate, descend
 from cramix.fitting.diagnosis import convergence_warning
 from cramix.fitting.em import ExpectationMaximization
 from cramix.fitting.kmeans import HardAssignment
-from cramix.fitting.merge import MergeDown
+from cramix.fitting.search import MergeDown
 from cramix.fitting.paper import GradientLikelihood, SlicedCramer, SlicedCramerThenLikelihood
 from cramix.fitting.problem import Method
 from cramix.fitting.result import FitResult, Step

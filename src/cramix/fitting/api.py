@@ -14,7 +14,6 @@ from cramix.fitting.descent import GradientDescent
 from cramix.fitting.diagnosis import ILL_DEFINED, collapsed, convergence_warning, warnings_of
 from cramix.fitting.em import ExpectationMaximization
 from cramix.fitting.kmeans import HardAssignment
-from cramix.fitting.merge import MergeDown
 from cramix.fitting.paper import GradientLikelihood, SlicedCramer, SlicedCramerThenLikelihood
 from cramix.fitting.problem import (
     NO_ITERATIONS,
@@ -30,6 +29,7 @@ from cramix.fitting.problem import (
 from cramix.fitting.result import FitResult, Step
 from cramix.fitting.samples import Target, read_target
 from cramix.fitting.sliced_wasserstein import SlicedWasserstein
+from cramix.fitting.search import MergeDown
 from cramix.fitting.starts import STARTS
 from cramix.fitting.wfr import WassersteinFisherRao
 from cramix.mixture import MultivariateNormalMixture, NormalMixture

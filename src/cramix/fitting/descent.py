@@ -16,7 +16,7 @@ from cramix.checks import check_choice, check_integer, check_number
 from cramix.fitting.features import Data
 from cramix.fitting.lbfgs import minimize
 from cramix.fitting.learning_rates import DEFAULTS, LearningRate, Rates, first_order, rates_of
-from cramix.fitting.merge import MergeDown, best_sound
+from cramix.fitting.search import MergeDown, best_sound
 from cramix.fitting.objectives import Cramer, Likelihood, Objective, default_bandwidth
 from cramix.fitting.problem import OUT_OF_ITERATIONS, Components, Method, Problem, Solution, Units
 from cramix.fitting.starts import draw_starts

@@ -21,12 +21,16 @@ _FIRST, _GROWTH, _LEAST = 4.0, 4.0, 2.0
 
 
 class Outcome(NamedTuple):
-    """Sums of features `(B, k, F)`, mean log likelihoods `(B,)`, the number of steps, and whether they converged."""
+    """Sums of features `(B, k, F)`, mean log likelihoods `(B,)`, the number of steps, and whether they converged.
+
+    The likelihood of fits that are polished with a prior includes that of its pseudo-samples.
+    """
 
     sums: Tensor
     log_likelihood: Tensor
     n_iter: int
     converged: bool
+    prior: Prior | None = None
 
     @classmethod
     def of(cls, outcomes: Sequence[Outcome]) -> Outcome:
@@ -45,7 +49,7 @@ class Outcome(NamedTuple):
         """Return the most likely fit as the solution of a problem."""
         stopped = OUT_OF_ITERATIONS if self.n_iter else NO_ITERATIONS
         reason = "the log likelihood gains less than tol" if self.converged else stopped
-        components = Components(*problem.family.parameters(self.best().squeeze(0)))
+        components = Components(*(x.squeeze(0) for x in problem.family.parameters(self.best(), self.prior)))
         return Solution(components, self.converged, reason, self.n_iter)
 
 
@@ -56,7 +60,7 @@ def settled(data: Data, outcome: Outcome, tol: float) -> Outcome:
     """
     if outcome.converged or not outcome.n_iter:
         return outcome
-    _, likelihood = data.step(outcome.best())
+    _, likelihood = data.step(outcome.best(), outcome.prior)
     return outcome._replace(converged=bool(likelihood - outcome.log_likelihood.max() < tol))
 
 
@@ -83,10 +87,10 @@ def maximize(
         sums, likelihood = data.step(sums, prior)
         if watch is not None:
             watch(likelihood.max().item())
-        if tol and bool((likelihood - last < tol).all()):
-            return Outcome(sums, likelihood, i, True)
+        if tol and bool(((likelihood - last).abs() < tol if prior else likelihood - last < tol).all()):
+            return Outcome(sums, likelihood, i, True, prior)
         last = likelihood
-    return Outcome(sums, last, max_iter, False)
+    return Outcome(sums, last, max_iter, False, prior)
 
 
 def polish(
@@ -95,6 +99,7 @@ def polish(
     max_iter: int,
     tol: float,
     watch: Callable[[float], None] = lambda log_likelihood: None,
+    prior: Prior | None = None,
 ) -> Outcome:
     """Take EM steps with extrapolation until a step gains less than `tol`.
 
@@ -108,16 +113,19 @@ def polish(
         max_iter: the largest number of steps, including those at extrapolated points; 0 returns the start.
         tol: gain of the mean log likelihood at which to stop.
         watch: called with the mean log likelihood before each step.
+        prior: pseudo-samples that every component has in addition to its data, with moments.
     """
     if max_iter == 0:
-        return maximize(data, sums, 0)
+        return maximize(data, sums, 0, prior=prior)
     taken = 0
 
     def step(point: Tensor) -> tuple[Tensor, float]:
         nonlocal taken
         taken += 1
-        following, likelihood = data.step(point)
+        following, likelihood = data.step(point, prior)
         watch(likelihood.item())
+        if prior is not None:
+            likelihood += data.family.log_prior(*data.family.parameters(point, prior)[1:], prior)
         return following, likelihood.item()
 
     longest = _FIRST
@@ -125,7 +133,7 @@ def polish(
     while taken < max_iter:
         second, first_value = step(first)
         if first_value - value < tol:
-            return Outcome(second, sums.new_tensor([first_value]), taken, True)
+            return Outcome(second, sums.new_tensor([first_value]), taken, True, prior)
         length, point = _extrapolate(sums, first, second, longest)
         sums, value, first = first, first_value, second
         if point is None or taken == max_iter:
@@ -139,7 +147,7 @@ def polish(
             longest = longest * _GROWTH if length == longest else longest
         else:
             longest = max(longest / _GROWTH, _LEAST)
-    return Outcome(first, sums.new_tensor([value]), taken, False)
+    return Outcome(first, sums.new_tensor([value]), taken, False, prior)
 
 
 def _extrapolate(start: Tensor, first: Tensor, second: Tensor, longest: float) -> tuple[float, Tensor | None]:

@@ -1,129 +1,43 @@
-"""The default method: fit more components than requested, merge them, and polish the best fit.
+"""Fits that start with too many components, whose components are merged one pair at a time.
 
-Rounds of fits run in batches, each from more components than requested. Expectation maximisation (EM) places them.
-Then the two components whose merge costs least are merged, followed by a few EM steps, until the requested number is
-left. The surplus covers regions that a start has missed, and merging removes components where there are too many.
-Alongside run fits that start with the requested number, half of them from k-means clusters; they cost little and
-sometimes end where merging never leads. When two fits agree on the best optimum, the search ends and it is polished.
-
-The likelihood compares fits as long as it can: it is unbounded where a component collapses onto a few samples. If the
-best fit has a collapsed component, fits with narrow components are discarded. If all fits have some, the Cramér loss
-decides, which is bounded and does not reward them.
-
-All stages but the polishing use a subset of large data, and float32 where its rounding permits.
+Expectation maximisation (EM) places the components. Then the two components whose merge costs least are merged,
+followed by a few EM steps, until the requested number is left. The surplus covers regions that a start has missed, and
+merging removes components where there are too many.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from cramix.checks import check_integer, check_number
-from cramix.distance.sliced import sliced_cramer_squared
-from cramix.fitting.diagnosis import NARROW
-from cramix.fitting.em import Outcome, maximize, polish
+from cramix.fitting.em import Outcome, maximize
 from cramix.fitting.features import Data
-from cramix.fitting.problem import Method, Problem, Solution
-from cramix.fitting.starts import STARTS, regrouped, start_covariance, sums_of, sums_with
-from cramix.mixture import MultivariateNormalMixture
+from cramix.fitting.problem import Problem
+from cramix.fitting.starts import STARTS, start_covariance
 from cramix.mixture.covariance import Family, Prior
 
-# EM steps after the start, after each merge, and before fits are compared.
-PLACING, _SETTLING, _CHOOSING = 20, 5, 30
-# Distance from the origin in standard deviations up to which float32 has enough digits.
-_FAR = 50.0
-# Fits of either kind in a round.
-_BATCH = 4
-# Mean log likelihoods that differ by less belong to the same optimum, and are the same up to rounding in float32.
-_SAME, _ROUNDING = 1e-3, 1e-6
+# EM steps after the start, and after each merge.
+PLACING, _SETTLING = 20, 5
+# With more dimensions than the first number, components with matrices are merged in as many principal ones as the
+# second says: there a step costs hundreds of times less, and covariances need fewer samples.
+_MANY, _PRINCIPAL = 16, 12
 
 
-@dataclass(frozen=True)
-class MergeDown(Method):
-    """Fit more components than requested, merge them, and polish the best fit.
-
-    Args:
-        n_init: the largest number of fits that are merged down, in rounds of four.
-        surplus: components to start with in addition to k; k + 4 if None.
-        rows: the largest number of samples to search with; larger data are subsampled at random.
-        tol: gain of the mean log likelihood in a step at which to stop.
-        max_iter: the largest number of steps of the last stage; 0 returns the best fit of the search.
-    """
-
-    name: ClassVar[str] = "merge"
-    n_init: int = 8
-    surplus: int | None = None
-    rows: int = 20_000
-    tol: float = 1e-7
-    max_iter: int = 1000
-
-    def __post_init__(self) -> None:
-        check_integer("n_init", self.n_init, 1)
-        check_integer("surplus", self.surplus or 0, 0)
-        check_integer("rows", self.rows, 1)
-        check_integer("max_iter", self.max_iter, 0)
-        check_number("tol", self.tol)
-
-    def run(self, problem: Problem) -> Solution:
-        """Solve the problem."""
-        data = problem.data
-        some = self._some(problem)
-        fits = self.search(problem, data.like(some, _dtype(data)))
-        some_data = data if some is None else data.like(some)
-        outcome = self._polished(problem, some_data, fits.best(_ROUNDING))
-        if data.covariances is None and _has_collapsed(problem.family, outcome.sums):
-            outcome = self._polished(problem, some_data, best_sound(some_data, fits))
-        if some is not None:
-            outcome = self._polished(problem, data, outcome.sums)
-        return outcome.solution(problem)
-
-    def _polished(self, problem: Problem, data: Data, sums: Tensor) -> Outcome:
-        def watch(log_likelihood: float) -> None:
-            problem.note_likelihood("polishing", problem.n_components, log_likelihood)
-
-        return polish(data, sums, self.max_iter, self.tol, watch)
-
-    def _some(self, problem: Problem) -> Tensor | None:
-        """Return the indices of the samples to search with; None for all."""
-        rows = max(self.rows, 10 * problem.n_components)
-        return problem.data.resample(rows, problem.generator) if len(problem.data) > rows else None
-
-    def search(self, problem: Problem, data: Data) -> Outcome:
-        """Return the fits of all rounds."""
-        found = list[Outcome]()
-        if isinstance(problem.init_params, MultivariateNormalMixture):
-            found.append(maximize(data, sums_of(problem, problem.init_params), PLACING + _CHOOSING))
-        for begun in range(0, self.n_init, _BATCH):
-            found.append(self._round(problem, data, min(self.n_init - begun, _BATCH)))
-            fits = Outcome.of(found)
-            problem.note_likelihood("choosing", problem.n_components, fits.log_likelihood.max().item())
-            if problem.n_components == 1 or _found_twice(fits.log_likelihood[_sound(data, fits)]):
-                break
-        # By way of the parameters: float32 sums need not belong to a covariance that is valid in float64.
-        weights, means, values = data.family.parameters(fits.sums)
-        covariances = data.family.kind(values).matrices(data.family.dim)
-        return fits._replace(sums=sums_with(problem.family, weights, means, covariances.expand(*means.shape, -1)))
-
-    def _round(self, problem: Problem, data: Data, batch: int) -> Outcome:
-        """Run some fits from more components than requested, and some from the requested number."""
-        k = problem.n_components
-        if k == 1:
-            return maximize(data, data.sums(data.x.new_ones(1, 1, len(data))), 1)
-        most = min(len(data), k + (k + 4 if self.surplus is None else self.surplus))
-        prior = priors(data, batch, k)
-        for outcome in merge_down(data, _starts(problem, data, most, batch), prior):
-            components = outcome.sums.shape[1]
-            problem.note_likelihood("merging", components, outcome.log_likelihood.max().item())
-            if components == k:
-                break
-        plain = _starts(problem, data, k, batch)
-        plain = torch.cat((plain[: batch // 2], regrouped(data, plain[batch // 2 :])))
-        plain = maximize(data, plain, PLACING, prior=prior).sums
-        return maximize(data, torch.cat((outcome.sums, plain)), _CHOOSING, _SAME / 100)
+def merged(problem: Problem, data: Data, k: int, surplus: int | None, batch: int) -> Tensor:
+    """Return fits with k components, `(batch, k, F)`, merged from k + 4 more, or from `surplus` more."""
+    most = min(len(data), k + (k + 4 if surplus is None else surplus))
+    within = _principal(data)
+    for outcome in merge_down(within, drawn(problem, within, most, batch), priors(within, batch, k)):
+        components = outcome.sums.shape[1]
+        problem.note_likelihood("merging", components, outcome.log_likelihood.max().item())
+        if components == k:
+            break
+    if within is data:
+        return outcome.sums
+    found = within.family.coefficients(*within.family.parameters(outcome.sums))
+    return data.sums(within.responsibilities(found))
 
 
 def merge_down(data: Data, sums: Tensor, prior: Prior | None = None) -> Iterator[Outcome]:
@@ -158,46 +72,18 @@ def priors(data: Data, batch: int, k: int) -> Prior:
     return data.family.prior(samples.double() / len(data), start_covariance(data, k))
 
 
-def best_sound(data: Data, fits: Outcome) -> Tensor:
-    """Return the most likely fit without narrow components, `(1, k, F)`, or the nearest by Cramér loss."""
-    sound = _sound(data, fits)
-    if bool(sound.any()):
-        return fits._replace(sums=fits.sums[sound], log_likelihood=fits.log_likelihood[sound]).best()
-    return _nearest(data, fits.sums)
-
-
-def _dtype(data: Data) -> torch.dtype:
-    """Return float32 unless samples lie so far out that their squares leave too few digits for the others."""
-    return torch.float32 if data.x.abs().max() < _FAR else torch.float64
-
-
-def _starts(problem: Problem, data: Data, k: int, batch: int) -> Tensor:
+def drawn(problem: Problem, data: Data, k: int, batch: int) -> Tensor:
+    """Return the starts that the problem asks for, k-means++ by default, as sums `(batch, k, F)`."""
     name = problem.init_params if isinstance(problem.init_params, str) else "k-means++"
     return STARTS[name](data, k, batch, problem.generator)
 
 
-def _found_twice(likelihoods: Tensor) -> bool:
-    """Return whether two fits agree on the best optimum."""
-    return len(likelihoods) > 1 and bool(likelihoods.topk(2).values.diff().abs() < _SAME)
-
-
-def _has_collapsed(family: Family, sums: Tensor) -> bool:
-    if float(torch.as_tensor(family.floor).min()) >= NARROW:
-        return False
-    _, means, values = family.parameters(sums)
-    return bool(family.collapsed(means, values).any())
-
-
-def _sound(data: Data, fits: Outcome) -> Tensor:
-    """Return which fits have no component that may be about to collapse, `(B,)`."""
-    _, _, values = data.family.parameters(fits.sums)
-    return (data.family.least_variances(values) > NARROW).all(-1)
-
-
-def _nearest(data: Data, sums: Tensor) -> Tensor:
-    """Return the fit with the least Cramér loss to the data, `(1, k, F)`, of those with sums `(B, k, F)`."""
-    weights, means, values = data.family.parameters(sums)
-    fits = MultivariateNormalMixture(weights, means, data.family.kind(values), validate_args=False)
-    points = MultivariateNormalMixture.from_samples(data.x, data.weights)
-    losses = sliced_cramer_squared(fits, points, target_self_energy=False)
-    return sums[losses.argmin()].unsqueeze(0)
+def _principal(data: Data) -> Data:
+    """Return the data in their first principal components if there are many dimensions, else as they are."""
+    family = data.family
+    if family.kind.axis_aligned or family.dim <= _MANY or data.covariances is not None:
+        return data
+    covariance = data.covariance
+    axes = torch.linalg.eigh(covariance if covariance.ndim == 2 else covariance.mean(0)).eigenvectors[:, -_PRINCIPAL:]
+    floor = float(torch.as_tensor(family.floor).min())
+    return Data(type(family)(_PRINCIPAL, floor, data.dtype), data.x @ axes, data.weights, dtype=data.dtype)

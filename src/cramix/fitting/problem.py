@@ -15,7 +15,7 @@ from torch import Tensor
 from cramix.fitting.features import Data
 from cramix.fitting.result import Step
 from cramix.mixture import MultivariateNormalMixture
-from cramix.mixture.covariance import Family, Spherical
+from cramix.mixture.covariance import Family, Prior, Spherical
 
 # Samples that are read at a time.
 ROWS = 1 << 16
@@ -53,12 +53,14 @@ class Components(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The components a method has found, whether it converged, why it stopped, and the steps of its last stage."""
+    """The components a method has found, whether it converged, why it stopped, the steps of its last stage, and the
+    shrinkage of the covariances."""
 
     components: Components
     converged: bool
     reason: str
     n_iter: int
+    shrinkage: float = 0.0
 
 
 class History:
@@ -93,6 +95,8 @@ class Problem:
         history: where steps are recorded.
         univariate: whether the result is to be a `NormalMixture`.
         standard: units in which the target has variances 1; None if `units` are those.
+        shrinkage: the strength with which covariances are shrunk; None for the method to choose.
+        n_samples: the number of samples that shrinkage is relative to.
     """
 
     target: MultivariateNormalMixture
@@ -104,6 +108,8 @@ class Problem:
     history: History = field(default_factory=History)
     univariate: bool = False
     standard: Units | None = None
+    shrinkage: float | None = 0.0
+    n_samples: float = 1.0
 
     @cached_property
     def data(self) -> Data:
@@ -117,6 +123,11 @@ class Problem:
         """Return the mean log likelihood of the samples, in the units of the caller."""
         return sum((w @ mixture.log_prob(x.double())).item() for w, x in _blocks(self.target))
 
+    def shrinkage_prior(self, strength: float, batch: int) -> Prior:
+        """Return the prior that shrinks the covariances of a batch of fits to all samples."""
+        strengths = torch.full((batch,), strength, dtype=torch.float64, device=self.target.means.device)
+        return self.family.shrinkage(strengths, self.n_samples)
+
     def note_likelihood(self, name: str, n_components: int, log_likelihood: float) -> None:
         """Record a step by its mean log likelihood in the units of the problem."""
         self.history.add(name, n_components, self.units.log_volume - log_likelihood)
@@ -126,6 +137,7 @@ class Method(ABC):
     """A method of fitting with its settings; abstract."""
 
     name: ClassVar[str]
+    shrinks: ClassVar[bool] = False  # whether it can shrink covariances
 
     @abstractmethod
     def run(self, problem: Problem) -> Solution:

@@ -16,7 +16,8 @@ from cramix.fitting.api import Options, conclude, prepare
 from cramix.fitting.diagnosis import convergence_warning
 from cramix.fitting.em import maximize, polish
 from cramix.fitting.features import Data
-from cramix.fitting.merge import PLACING, MergeDown, merge_down, priors
+from cramix.fitting.merge import PLACING, merge_down, priors
+from cramix.fitting.search import MergeDown
 from cramix.fitting.problem import Problem
 from cramix.fitting.result import FitResult, Step
 from cramix.fitting.starts import STARTS

@@ -54,6 +54,11 @@ class Family(ABC):
         """The number of features, F."""
         return 1 + self.dim + len(self._products(torch.zeros(self.dim)))
 
+    def n_parameters(self, k: int) -> int:
+        """Return the number of free parameters of a mixture of k components."""
+        kind = self.kind(torch.empty(self.kind.values_shape(k, self.dim)))
+        return k - 1 + k * self.dim + kind.n_parameters(self.dim)
+
     def features(self, x: Tensor, covariances: Tensor | None = None) -> Tensor:
         """Return `(F, n)`: 1, the coordinates of x, `(n, d)`, and their products.
 

@@ -1,0 +1,180 @@
+"""The default method: fits from more components than requested, which are merged, and polishing of the best one.
+
+Rounds of fits run in batches. Alongside the merged ones run fits that start with the requested number, half of them
+from k-means clusters; they cost little and sometimes end where merging never leads. When two fits agree on the best
+optimum, the search ends and it is polished. With few samples for each number to learn, held-out scores choose the start
+and the shrinkage instead.
+
+The likelihood compares fits as long as it can: it is unbounded where a component collapses onto a few samples. If the
+best fit has a collapsed component, fits with narrow components are discarded. If all fits have some, the Cramér loss
+decides, which is bounded and does not reward them.
+
+All stages but the polishing use a subset of large data, and float32 where its rounding permits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from cramix.checks import check_integer, check_number
+from cramix.distance.sliced import sliced_cramer_squared
+from cramix.fitting.diagnosis import NARROW
+from cramix.fitting.em import Outcome, maximize, polish
+from cramix.fitting.features import Data
+from cramix.fitting.held_out import STRENGTHS, choose, is_scarce
+from cramix.fitting.merge import PLACING, drawn, merged, priors
+from cramix.fitting.problem import Method, Problem, Solution
+from cramix.fitting.starts import regrouped, sums_of, sums_with
+from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture.covariance import Family
+
+# EM steps before fits are compared.
+_CHOOSING = 30
+# Distance from the origin in standard deviations up to which float32 has enough digits.
+_FAR = 50.0
+# Fits of either kind in a round.
+_BATCH = 4
+# Mean log likelihoods that differ by less belong to the same optimum, and are the same up to rounding in float32.
+_SAME, _ROUNDING = 1e-3, 1e-6
+
+
+@dataclass(frozen=True)
+class MergeDown(Method):
+    """Fit more components than requested, merge them, and polish the best fit.
+
+    Args:
+        n_init: the largest number of fits that are merged down, in rounds of four.
+        surplus: components to start with in addition to k; k + 4 if None.
+        rows: the largest number of samples to search with; larger data are subsampled at random.
+        tol: gain of the mean log likelihood in a step at which to stop.
+        max_iter: the largest number of steps of the last stage; 0 returns the best fit of the search.
+    """
+
+    name: ClassVar[str] = "merge"
+    shrinks: ClassVar[bool] = True
+    n_init: int = 8
+    surplus: int | None = None
+    rows: int = 20_000
+    tol: float = 1e-7
+    max_iter: int = 1000
+
+    def __post_init__(self) -> None:
+        check_integer("n_init", self.n_init, 1)
+        check_integer("surplus", self.surplus or 0, 0)
+        check_integer("rows", self.rows, 1)
+        check_integer("max_iter", self.max_iter, 0)
+        check_number("tol", self.tol)
+
+    def run(self, problem: Problem) -> Solution:
+        """Solve the problem."""
+        data = problem.data
+        some = self._some(problem)
+        fits, strength = self._searched(problem, data.like(some, _dtype(data)))
+        some_data = data if some is None else data.like(some)
+        outcome = self._polished(problem, some_data, fits.best(_ROUNDING), strength)
+        if data.covariances is None and _has_collapsed(problem.family, outcome):
+            outcome = self._polished(problem, some_data, best_sound(some_data, fits), strength)
+        if some is not None:
+            outcome = self._polished(problem, data, outcome.sums, strength)
+        return outcome.solution(problem)._replace(shrinkage=strength)
+
+    def _polished(self, problem: Problem, data: Data, sums: Tensor, strength: float) -> Outcome:
+        def watch(log_likelihood: float) -> None:
+            problem.note_likelihood("polishing", problem.n_components, log_likelihood)
+
+        prior = None
+        if strength:
+            prior = problem.family.completed(problem.shrinkage_prior(strength, 1), sums)
+        return polish(data, sums, self.max_iter, self.tol, watch, prior)
+
+    def _some(self, problem: Problem) -> Tensor | None:
+        """Return the indices of the samples to search with; None for all."""
+        rows = max(self.rows, 10 * problem.n_components)
+        return problem.data.resample(rows, problem.generator) if len(problem.data) > rows else None
+
+    def _searched(self, problem: Problem, data: Data) -> tuple[Outcome, float]:
+        """Return the fits to compare, and their shrinkage."""
+        if problem.shrinkage == 0 or (problem.shrinkage is None and not is_scarce(problem)):
+            return self.search(problem, data), 0.0
+        strengths = STRENGTHS if problem.shrinkage is None else (problem.shrinkage,)
+        sums, strength = choose(problem, data, self.surplus, strengths)
+        prior = problem.shrinkage_prior(strength, len(sums))
+        fits = maximize(data, sums, _CHOOSING, _SAME / 100, prior)
+        problem.note_likelihood(f"choosing, shrinkage {strength:g}", problem.n_components, fits.log_likelihood.max().item())
+        return _in_double(problem, data, fits), strength
+
+    def search(self, problem: Problem, data: Data) -> Outcome:
+        """Return the fits of all rounds."""
+        found = list[Outcome]()
+        if isinstance(problem.init_params, MultivariateNormalMixture):
+            found.append(maximize(data, sums_of(problem, problem.init_params), PLACING + _CHOOSING))
+        for begun in range(0, self.n_init, _BATCH):
+            found.append(self._round(problem, data, min(self.n_init - begun, _BATCH)))
+            fits = Outcome.of(found)
+            problem.note_likelihood("choosing", problem.n_components, fits.log_likelihood.max().item())
+            if problem.n_components == 1 or _found_twice(fits.log_likelihood[_sound(data, fits)]):
+                break
+        return _in_double(problem, data, fits)
+
+    def _round(self, problem: Problem, data: Data, batch: int) -> Outcome:
+        """Run some fits from more components than requested, and some from the requested number."""
+        k = problem.n_components
+        if k == 1:
+            return maximize(data, data.sums(data.x.new_ones(1, 1, len(data))), 1)
+        found = merged(problem, data, k, self.surplus, batch)
+        plain = drawn(problem, data, k, batch)
+        plain = torch.cat((plain[: batch // 2], regrouped(data, plain[batch // 2 :])))
+        plain = maximize(data, plain, PLACING, prior=priors(data, batch, k)).sums
+        return maximize(data, torch.cat((found, plain)), _CHOOSING, _SAME / 100)
+
+
+def best_sound(data: Data, fits: Outcome) -> Tensor:
+    """Return the most likely fit without narrow components, `(1, k, F)`, or the nearest by Cramér loss."""
+    sound = _sound(data, fits)
+    if bool(sound.any()):
+        return fits._replace(sums=fits.sums[sound], log_likelihood=fits.log_likelihood[sound]).best()
+    return _nearest(data, fits.sums)
+
+
+def _in_double(problem: Problem, data: Data, fits: Outcome) -> Outcome:
+    """Return the fits to data with sums in float32 or float64 as sums in float64."""
+    # By way of the parameters: float32 sums need not belong to a covariance that is valid in float64.
+    weights, means, values = data.family.parameters(fits.sums)
+    covariances = data.family.kind(values).matrices(data.family.dim)
+    return fits._replace(sums=sums_with(problem.family, weights, means, covariances.expand(*means.shape, -1)))
+
+
+def _dtype(data: Data) -> torch.dtype:
+    """Return float32 unless samples lie so far out that their squares leave too few digits for the others."""
+    return torch.float32 if data.x.abs().max() < _FAR else torch.float64
+
+
+def _found_twice(likelihoods: Tensor) -> bool:
+    """Return whether two fits agree on the best optimum."""
+    return len(likelihoods) > 1 and bool(likelihoods.topk(2).values.diff().abs() < _SAME)
+
+
+def _has_collapsed(family: Family, outcome: Outcome) -> bool:
+    if float(torch.as_tensor(family.floor).min()) >= NARROW:
+        return False
+    _, means, values = family.parameters(outcome.sums, outcome.prior)
+    return bool(family.collapsed(means, values).any())
+
+
+def _sound(data: Data, fits: Outcome) -> Tensor:
+    """Return which fits have no component that may be about to collapse, `(B,)`."""
+    _, _, values = data.family.parameters(fits.sums)
+    return (data.family.least_variances(values) > NARROW).all(-1)
+
+
+def _nearest(data: Data, sums: Tensor) -> Tensor:
+    """Return the fit with the least Cramér loss to the data, `(1, k, F)`, of those with sums `(B, k, F)`."""
+    weights, means, values = data.family.parameters(sums)
+    fits = MultivariateNormalMixture(weights, means, data.family.kind(values), validate_args=False)
+    points = MultivariateNormalMixture.from_samples(data.x, data.weights)
+    losses = sliced_cramer_squared(fits, points, target_self_energy=False)
+    return sums[losses.argmin()].unsqueeze(0)
