@@ -15,11 +15,11 @@ from cramix.fitting.diagnosis import ILL_DEFINED, collapsed, convergence_warning
 from cramix.fitting.em import ExpectationMaximization
 from cramix.fitting.kmeans import HardAssignment
 from cramix.fitting.merge import MergeDown
+from cramix.fitting.outliers import Outliers, find_outliers
 from cramix.fitting.paper import GradientLikelihood, SlicedCramer, SlicedCramerThenLikelihood
 from cramix.fitting.problem import (
     NO_ITERATIONS,
     OUT_OF_ITERATIONS,
-    ROWS,
     History,
     Method,
     Problem,
@@ -28,7 +28,7 @@ from cramix.fitting.problem import (
     standard_units,
 )
 from cramix.fitting.result import FitResult, Step
-from cramix.fitting.samples import Target, read_target
+from cramix.fitting.samples import ROWS, Target, check_range, read_target, without_rows
 from cramix.fitting.sliced_wasserstein import SlicedWasserstein
 from cramix.fitting.starts import STARTS
 from cramix.fitting.wfr import WassersteinFisherRao
@@ -62,6 +62,7 @@ class Options:
     generator: torch.Generator | None = None
     progress: Callable[[Step], None] | None = None
     relative_reg_covar: float = 1e-6  # for `reg_covar=None`: of the variance of each column
+    outliers: Outliers | None = None  # which X lacks already; None to look for some
 
 
 def fit(
@@ -83,6 +84,9 @@ def fit(
     Returns a `FitResult` with the `mixture`, its `log_likelihood`, `bic` and `aic`, whether it `converged`, the
     `reason` it stopped and the `history`. The mixture is a `NormalMixture` for samples `(n,)`, and has the dtype and
     the device of X. A fit that did not converge, or has collapsed components, raises a `ConvergenceWarning`.
+
+    A few isolated samples more than a hundred standard deviations from all others are left out, with a warning; see
+    `FitResult.outliers`. The methods to compare with keep them.
 
     Args:
         X: samples `(n, d)` or `(n,)`: a tensor, a NumPy array, or a table of pandas or Polars whose columns are all
@@ -132,6 +136,11 @@ def prepare(X: Any, n_components: int, method: Method, options: Options = Option
         check_number("reg_covar", options.reg_covar)
     target = read_target(X, options.sample_weight)
     _check_count(target.mixture, n_components)
+    outliers = options.outliers or Outliers()
+    if options.outliers is None and target.samples and method.sets_outliers_aside:
+        outliers = find_outliers(target.mixture.means, target.mixture.weights, n_components)
+        target = without_rows(target, outliers.rows, weighted=options.sample_weight is not None)
+    check_range(target.mixture.means)
     family = FAMILIES[options.covariance_type]
     standard = standard_units(target.mixture, family)
     units = method.units(standard)
@@ -146,6 +155,7 @@ def prepare(X: Any, n_components: int, method: Method, options: Options = Option
         history,
         target.univariate,
         standard,
+        outliers,
     )
 
 
@@ -178,6 +188,7 @@ def conclude(problem: Problem, solution: Solution, *, refuse_collapse: bool = Fa
         problem.target.n_components if samples else None,
         found.n_parameters,
         tuple(warnings_of(problem, solution, narrow)),
+        problem.outliers.rows,
     )
 
 

@@ -103,6 +103,11 @@ class GradientDescent(Method):
             return standard
         return standard._replace(scale=standard.scale.square().mean().sqrt().expand_as(standard.scale))
 
+    @property
+    def sets_outliers_aside(self) -> bool:
+        """Whether all samples are read: batches of a file must not become a copy of it."""
+        return self.batch_size is None
+
     def run(self, problem: Problem) -> Solution:
         """Solve the problem."""
         return solution_at(follow(problem, self.descents(problem), self.max_iter))
