@@ -30,7 +30,7 @@ def kmeans(
 
     Args:
         x: points `(n, d)`.
-        weights: `(n,)`.
+        weights: `(n,)`, or one for each run, `(n_init, n)`.
         k: number of clusters.
         n_init: number of runs.
         max_iter: the largest number of iterations.
@@ -46,14 +46,14 @@ def plus_plus(x: Tensor, weights: Tensor, k: int, batch: int, generator: torch.G
     the best of several such draws (Arthur and Vassilvitskii 2007).
     """
     trials = 2 + int(math.log(k))
-    rows = torch.arange(batch, device=x.device)
+    rows, weights = torch.arange(batch, device=x.device), weights.expand(batch, -1)
     squares = x.square().sum(-1)
 
     def squared_distances(index: Tensor) -> Tensor:
         """Return those of the points with indices `(B, m)` to all points, `(B, m, n)`."""
         return (squares[index].unsqueeze(-1) + squares - 2 * (x[index] @ x.T)).clamp_min_(0)
 
-    chosen = _drawn(weights.expand(batch, -1), 1, generator)  # (B, 1)
+    chosen = _drawn(weights, 1, generator)  # (B, 1)
     nearest = squared_distances(chosen).squeeze(1)  # (B, n)
     for _ in range(k - 1):
         chance = weights * nearest
@@ -61,7 +61,7 @@ def plus_plus(x: Tensor, weights: Tensor, k: int, batch: int, generator: torch.G
         chance = torch.where(chance.sum(-1, keepdim=True) > 0, chance, weights)
         tried = _drawn(chance, trials, generator)
         nearer = torch.minimum(nearest.unsqueeze(1), squared_distances(tried))  # (B, trials, n)
-        best = (nearer @ weights).argmin(-1)
+        best = (nearer @ weights.unsqueeze(-1)).squeeze(-1).argmin(-1)
         nearest = nearer[rows, best]
         chosen = torch.cat((chosen, tried[rows, best].unsqueeze(-1)), -1)
     return chosen
@@ -75,13 +75,14 @@ def lloyd(x: Tensor, weights: Tensor, centres: Tensor, max_iter: int) -> Cluster
 
     Args:
         x: points `(n, d)`.
-        weights: `(n,)`.
+        weights: `(n,)`, or one for each run, `(B, n)`.
         centres: the starts of B runs, `(B, k, d)`.
         max_iter: the largest number of iterations, at least 1.
     """
-    shares = (weights / weights.sum()).unsqueeze(-1)
+    shares = (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1)
     weighted = torch.cat((shares, shares * x), -1)  # sums over clusters are their weights, and sums of points
-    enough = _TOL * (shares * (x - weighted[:, 1:].sum(0)).square()).sum() / x.shape[-1]
+    variance = (shares * (x - weighted[..., 1:].sum(-2, keepdim=True)).square()).sum((-2, -1)) / x.shape[-1]
+    enough = _TOL * variance
     for n_iter in range(1, max_iter + 1):
         labels, sums = _assigned(x, weighted, centres)
         mass = sums[..., :1]
@@ -105,10 +106,10 @@ def _assigned(x: Tensor, weighted: Tensor, centres: Tensor) -> tuple[Tensor, Ten
     first = k * torch.arange(batch, device=x.device).unsqueeze(-1)
     squares, labels = centres.square().sum(-1, keepdim=True), []
     rows = max(1, _BLOCK // (batch * k))
-    for part, numbers in zip(x.split(rows), weighted.split(rows), strict=True):
+    for part, numbers in zip(x.split(rows), weighted.split(rows, -2), strict=True):
         # Squared distances, less the term that all centres share. `min` is several times faster than `argmin` here.
         label = (squares - 2 * centres @ part.T).min(-2).indices  # (B, n)
-        sums.index_add_(0, (first + label).flatten(), numbers.repeat(batch, 1))
+        sums.index_add_(0, (first + label).flatten(), numbers.expand(batch, -1, -1).flatten(0, 1))
         labels.append(label)
     return torch.cat(labels, -1), sums.view(batch, k, -1)
 

@@ -18,6 +18,7 @@ from cramix.estimators.progress import line_printer
 from cramix.fitting import METHODS, ExpectationMaximization, FitResult, GradientDescent, MergeDown, Method
 from cramix.fitting.api import Options, solve
 from cramix.fitting.diagnosis import convergence_warning
+from cramix.fitting.outliers import Outliers, find_outliers
 from cramix.fitting.starts import STARTS
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.coordinates import in_coordinates
@@ -80,7 +81,8 @@ class CramerMixture(DensityMixin, BaseEstimator):
     Attributes:
         weights_, means_, covariances_, precisions_, precisions_cholesky_: as in `GaussianMixture`.
         converged_, n_iter_: whether the last stage converged, and its number of iterations.
-        lower_bound_: mean log likelihood of the data.
+        lower_bound_: mean log likelihood of the data, without the samples in `result_.outliers`: a few isolated ones
+            that lie absurdly far out are left out of the fit, with a warning.
         lower_bounds_: the mean log likelihood, or minus the loss, at the iterations of the last stage.
         n_features_in_, feature_names_in_: of the data.
         mixture_: the `MultivariateNormalMixture`, in the dtype of the data.
@@ -133,6 +135,8 @@ class CramerMixture(DensityMixin, BaseEstimator):
         if self._reads_batches():
             result = self._solve(x, None if sample_weight is None else weights, given)
         else:
+            outliers = self._outliers(x, weights)
+            weights = weights.index_fill(0, torch.tensor(outliers.rows, dtype=torch.int64, device=x.device), 0)
             rows, mass = distinct(x, weights)
             if self.n_components > len(rows):  # as in scikit-learn, repeated samples may have several components
                 rows, mass = x[weights > 0], weights[weights > 0]
@@ -141,7 +145,8 @@ class CramerMixture(DensityMixin, BaseEstimator):
                     f"Expected n_samples >= n_components but got n_components = {self.n_components}, "
                     f"n_samples = {len(rows)} with a sample_weight > 0"
                 )
-            result = replace(self._solve(rows.double(), mass / mass.max(), given), n_samples=len(x))
+            result = self._solve(rows.double(), mass / mass.max(), given, outliers)
+            result = replace(result, n_samples=len(x) - len(outliers.rows))
         self._keep(result, form)
         for warning in result.warnings:
             warnings.warn(warning, convergence_warning(), stacklevel=2)
@@ -211,7 +216,14 @@ class CramerMixture(DensityMixin, BaseEstimator):
         if isinstance(self.init_params, str):
             check_choice("init_params", self.init_params, STARTS)
 
-    def _solve(self, x: Tensor, weights: Tensor | None, given: Given) -> FitResult:
+    def _outliers(self, x: Tensor, weights: Tensor) -> Outliers:
+        """Return the samples to leave out, before equal ones are merged: the caller knows them by their index."""
+        method, _ = self._chosen_method(None)
+        if not method.sets_outliers_aside:
+            return Outliers()
+        return find_outliers(x, weights / weights.max(), self.n_components)  # large weights must not overflow
+
+    def _solve(self, x: Tensor, weights: Tensor | None, given: Given, outliers: Outliers | None = None) -> FitResult:
         """Run the method as often as `n_init` asks beyond its own starts, and return the best fit."""
         options = Options(
             self.covariance_type,
@@ -219,6 +231,7 @@ class CramerMixture(DensityMixin, BaseEstimator):
             reg_covar=self.reg_covar,
             generator=self._generator(x.device),
             progress=line_printer(self.verbose, self.verbose_interval),
+            outliers=outliers,
         )
         if self._continues():
             start: Start = self._last_mixture(x)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from cramix.arrays import as_tensor
 from cramix.checks import check_choice, check_integer, check_number
 from cramix.fitting.descent import GradientDescent
 from cramix.fitting.diagnosis import ILL_DEFINED, collapsed, convergence_warning, warnings_of
 from cramix.fitting.em import ExpectationMaximization
 from cramix.fitting.kmeans import HardAssignment
+from cramix.fitting.outliers import Outliers, find_outliers
 from cramix.fitting.paper import GradientLikelihood, SlicedCramer, SlicedCramerThenLikelihood
 from cramix.fitting.problem import (
     NO_ITERATIONS,
     OUT_OF_ITERATIONS,
-    ROWS,
     History,
     Method,
     Problem,
@@ -27,9 +30,9 @@ from cramix.fitting.problem import (
     standard_units,
 )
 from cramix.fitting.result import FitResult, Step
-from cramix.fitting.samples import Target, read_target
-from cramix.fitting.sliced_wasserstein import SlicedWasserstein
+from cramix.fitting.samples import ROWS, Target, check_range, n_samples, read_target, without_rows
 from cramix.fitting.search import MergeDown
+from cramix.fitting.sliced_wasserstein import SlicedWasserstein
 from cramix.fitting.starts import STARTS
 from cramix.fitting.wfr import WassersteinFisherRao
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
@@ -62,6 +65,9 @@ class Options:
     generator: torch.Generator | None = None
     progress: Callable[[Step], None] | None = None
     relative_reg_covar: float = 1e-6  # for `reg_covar=None`: of the variance of each column
+    outliers: Outliers | None = None  # which X lacks already; None to look for some
+    shrinkage: float | str = "auto"
+    n_samples: float | None = None  # that the weights stand for; None to derive it from them
 
 
 def fit(
@@ -73,16 +79,22 @@ def fit(
     sample_weight: Any = None,
     init_params: str | NormalMixture | MultivariateNormalMixture | None = None,
     reg_covar: float | None = None,
+    shrinkage: float | str = "auto",
     generator: torch.Generator | None = None,
     progress: Callable[[Step], None] | None = None,
 ) -> FitResult:
     """Fit a mixture to samples or to another mixture: by default the best optimum of the likelihood.
 
-    The default method runs expectation maximisation (EM) on over-complete fits and merges their components.
+    The default method runs expectation maximisation (EM) on over-complete fits and merges their components. With fewer
+    than ten samples for each number to learn, the best optimum often fails on new samples: held-out scores then choose
+    the start and the shrinkage of the covariances.
 
     Returns a `FitResult` with the `mixture`, its `log_likelihood`, `bic` and `aic`, whether it `converged`, the
     `reason` it stopped and the `history`. The mixture is a `NormalMixture` for samples `(n,)`, and has the dtype and
     the device of X. A fit that did not converge, or has collapsed components, raises a `ConvergenceWarning`.
+
+    A few isolated samples more than a hundred standard deviations from all others are left out, with a warning; see
+    `FitResult.outliers`. The methods to compare with keep them.
 
     Args:
         X: samples `(n, d)` or `(n,)`: a tensor, a NumPy array, or a table of pandas or Polars whose columns are all
@@ -97,6 +109,11 @@ def fit(
             start that suits the method.
         reg_covar: added to every variance, in squared units of the data, as in scikit-learn. None is 1e-6 of the
             variance of each column, or of its middle half where outliers dominate the variance.
+        shrinkage: how far covariances are shrunk to what components share: 0 is plain maximum likelihood. Each
+            component gets `shrinkage * (d + 2)` pseudo-samples of the covariance pooled over components, with
+            `float("inf")` they share it; `shrinkage * 3` for "diag" and "spherical". A "tied" covariance is shrunk to
+            its diagonal. "auto" is 0 with ample samples, and what held-out scores choose with few. For the methods
+            "merge" and "em", the latter with 0 as "auto".
         generator: for everything random.
         progress: called with each `Step` of the history.
 
@@ -106,7 +123,7 @@ def fit(
         >>> fit(x, 2, generator=g).mixture.weights.sort().values
         tensor([0.4969, 0.5031])
     """
-    options = Options(covariance_type, sample_weight, init_params, reg_covar, generator, progress)
+    options = Options(covariance_type, sample_weight, init_params, reg_covar, generator, progress, shrinkage=shrinkage)
     result = solve(X, n_components, method, options)
     for warning in result.warnings:
         warnings.warn(warning, convergence_warning(), stacklevel=2)
@@ -130,8 +147,14 @@ def prepare(X: Any, n_components: int, method: Method, options: Options = Option
     check_integer("n_components", n_components, 1)
     if options.reg_covar is not None:
         check_number("reg_covar", options.reg_covar)
+    shrinkage = _read_shrinkage(options.shrinkage, method)
     target = read_target(X, options.sample_weight)
     _check_count(target.mixture, n_components)
+    outliers = options.outliers or Outliers()
+    if options.outliers is None and target.samples and method.sets_outliers_aside:
+        outliers = find_outliers(target.mixture.means, target.mixture.weights, n_components)
+        target = without_rows(target, outliers.rows, weighted=options.sample_weight is not None)
+    check_range(target.mixture.means)
     family = FAMILIES[options.covariance_type]
     standard = standard_units(target.mixture, family)
     units = method.units(standard)
@@ -146,6 +169,9 @@ def prepare(X: Any, n_components: int, method: Method, options: Options = Option
         history,
         target.univariate,
         standard,
+        shrinkage,
+        _count(target.mixture.weights, options),
+        outliers,
     )
 
 
@@ -177,7 +203,9 @@ def conclude(problem: Problem, solution: Solution, *, refuse_collapse: bool = Fa
         problem.history.seconds,
         problem.target.n_components if samples else None,
         found.n_parameters,
-        tuple(warnings_of(problem, solution, narrow)),
+        tuple(warnings_of(problem, solution, narrow, can_shrink=problem.shrinkage == 0)),
+        problem.outliers.rows,
+        solution.shrinkage,
     )
 
 
@@ -198,6 +226,28 @@ def _check_count(target: MultivariateNormalMixture, n_components: int) -> None:
     if n_components > count:
         what = "samples with a weight" if target.is_empirical else "components of X"
         raise ValueError(f"n_components must be at most the number of {what}, {count}; got {n_components}.")
+
+
+def _read_shrinkage(shrinkage: object, method: Method) -> float | None:
+    """Return the strength of shrinkage; None for the method to choose."""
+    if isinstance(shrinkage, str) and shrinkage == "auto":
+        return None if method.shrinks else 0.0
+    if isinstance(shrinkage, bool) or not isinstance(shrinkage, Real) or not float(shrinkage) >= 0:
+        raise ValueError(f'shrinkage must be "auto" or a number >= 0; got {shrinkage!r}.')
+    if shrinkage and not method.shrinks:
+        raise ValueError(
+            f'shrinkage has no effect with method="{method.name}"; got {shrinkage!r}. Use "merge" or "em".'
+        )
+    return float(shrinkage)
+
+
+def _count(weights: Tensor, options: Options) -> float:
+    """Return the number of samples that weights stand for: their sum if they are counts, else the effective number."""
+    if options.n_samples is not None:
+        return options.n_samples
+    if options.sample_weight is None:
+        return float(len(weights))
+    return n_samples(as_tensor("sample_weight", options.sample_weight).double())
 
 
 def _start(start: object, n_components: int, target: Target) -> str | MultivariateNormalMixture | None:

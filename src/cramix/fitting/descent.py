@@ -16,9 +16,9 @@ from cramix.checks import check_choice, check_integer, check_number
 from cramix.fitting.features import Data
 from cramix.fitting.lbfgs import minimize
 from cramix.fitting.learning_rates import DEFAULTS, LearningRate, Rates, first_order, rates_of
-from cramix.fitting.search import MergeDown, best_sound
 from cramix.fitting.objectives import Cramer, Likelihood, Objective, default_bandwidth
 from cramix.fitting.problem import OUT_OF_ITERATIONS, Components, Method, Problem, Solution, Units
+from cramix.fitting.search import MergeDown, best_sound
 from cramix.fitting.starts import draw_starts
 from cramix.fitting.unconstrained import PARAMETRIZATIONS, WIDEST, Parametrization
 from cramix.mixture import MultivariateNormalMixture
@@ -102,6 +102,11 @@ class GradientDescent(Method):
         if self.scaling == "each":
             return standard
         return standard._replace(scale=standard.scale.square().mean().sqrt().expand_as(standard.scale))
+
+    @property
+    def sets_outliers_aside(self) -> bool:
+        """Whether all samples are read: batches of a file must not become a copy of it."""
+        return self.batch_size is None
 
     def run(self, problem: Problem) -> Solution:
         """Solve the problem."""

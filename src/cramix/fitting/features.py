@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from cramix.mixture.covariance import Family, Prior
+from cramix.mixture.covariance import DenseFamily, Family, Prior
 
 # Responsibilities, and numbers of the samples, that are computed with at a time.
 _BLOCK, _NUMBERS = 1 << 20, 1 << 20
@@ -154,7 +154,7 @@ class Data:
         for start in range(0, len(self), rows):
             some = slice(start, start + rows)
             if self._by_matrices(components):
-                part: _Part = _Matrices(self.family, self.x[some].to(self.dtype))
+                part: _Part = _Matrices(cast("DenseFamily", self.family), self.x[some].to(self.dtype))
             else:
                 part = _Features(self._all[:, some] if self._is_cached else self._features(some))
             yield part, weights[..., some]
@@ -194,12 +194,14 @@ class _Features(NamedTuple):
 class _Matrices(NamedTuple):
     """A block of samples `(rows, d)`, whose products of coordinates are never formed."""
 
-    family: Family
+    family: DenseFamily
     x: Tensor
 
     def log_densities(self, coefficients: Tensor) -> Tensor:
         """Return `(m, rows)` for coefficients `(m, F)`."""
-        constant, linear, quadratic = coefficients.split((1, self.family.dim, coefficients.shape[1] - 1 - self.family.dim), 1)
+        constant, linear, quadratic = coefficients.split(
+            (1, self.family.dim, coefficients.shape[1] - 1 - self.family.dim), 1
+        )
         found = torch.addmm(constant, linear, self.x.T)
         for values, matrix in zip(found, self.family.forms(quadratic), strict=True):
             values += (self.x @ matrix).mul_(self.x).sum(-1)

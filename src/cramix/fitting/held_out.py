@@ -29,6 +29,8 @@ STRENGTHS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, math.inf)
 # With as many samples for each number to learn, shrinkage changes nothing that could be seen. From half as many on, it
 # is limited to this number times the distance to the first, so that nothing jumps.
 _AMPLE, _LIMIT = 10.0, 30.0
+# With fewer samples for each component nothing can be set aside.
+_LEAST = 3
 # Samples are set aside in quarters, each in turn until that many have been.
 _PARTS, _ENOUGH = 4, 500
 # Fits from each kind of start, EM steps at the first strength and at each of the others, and the gain at which to stop.
@@ -44,7 +46,8 @@ class Choice(NamedTuple):
 
 def is_scarce(problem: Problem) -> bool:
     """Return whether there are few samples for each number to learn."""
-    return problem.target.is_empirical and problem.n_components > 1 and _per_number(problem) < _AMPLE
+    enough = _LEAST * problem.n_components <= int(problem.target.weights.count_nonzero())
+    return problem.target.is_empirical and problem.n_components > 1 and enough and _per_number(problem) < _AMPLE
 
 
 def choose(problem: Problem, data: Data, surplus: int | None, strengths: Sequence[float] = STRENGTHS) -> Choice:
@@ -62,7 +65,7 @@ def choose(problem: Problem, data: Data, surplus: int | None, strengths: Sequenc
         ("k-means", STARTS["kmeans"](folds.fitted, problem.n_components, folds.batch, problem.generator), -1),
         ("merged", merged(problem, folds.fitted, problem.n_components, surplus, folds.batch), 1),
     ):
-        for strength, outcome, found in _path(problem, folds, sums, strengths[::order]):
+        for strength, outcome, found in _path(folds, sums, strengths[::order]):
             problem.note_likelihood(f"held out, {name}, shrinkage {strength:g}", problem.n_components, found)
             if best is None or found > score:
                 best, score = Choice(outcome.sums, strength), found
@@ -82,10 +85,12 @@ class _Folds(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, data: Data) -> _Folds:
-        n, device, generator = len(data), data.x.device, problem.generator
+        device, generator = data.x.device, problem.generator
+        present = data.weights.nonzero().squeeze(-1)
+        n = len(present)
         count = max(1, min(_PARTS, math.ceil(_PARTS * _ENOUGH / n)))
         order = torch.randperm(n, generator=generator, device=device if generator else None).to(device)
-        part = (order * _PARTS // n).expand(count, -1)
+        part = torch.full_like(data.weights, -1).index_copy(0, present, (order * _PARTS // n).to(data.weights))
         aside = torch.where(part == torch.arange(count, device=device).unsqueeze(-1), data.weights, 0)
         fitted = (data.weights - aside).repeat_interleave(_BATCH, 0)
         share = 1 - 1 / _PARTS
@@ -99,14 +104,16 @@ class _Folds(NamedTuple):
         """Return the held-out mean log likelihood of the fits that are most likely on their own samples."""
         family = self.fitted.family
         weights, means, values = family.parameters(outcome.sums, prior)
-        densities = self.fitted.log_densities(family.coefficients(weights, means, values)).view(-1, _BATCH, self.aside.shape[1])
+        densities = self.fitted.log_densities(family.coefficients(weights, means, values)).view(
+            -1, _BATCH, self.aside.shape[1]
+        )
         scores = (densities * self.aside.unsqueeze(1)).sum(-1)  # (V, batch)
         scores = torch.where(family.collapsed(means, values).any(-1).view_as(scores), -torch.inf, scores)
         best = outcome.log_likelihood.view_as(scores).argmax(-1, keepdim=True)
         return scores.gather(-1, best).mean().item()
 
 
-def _path(problem: Problem, folds: _Folds, sums: Tensor, strengths: Sequence[float]) -> Iterator[tuple[float, Outcome, float]]:
+def _path(folds: _Folds, sums: Tensor, strengths: Sequence[float]) -> Iterator[tuple[float, Outcome, float]]:
     """Yield strengths, the fits that are continued from one to the next, and their held-out scores."""
     best, worse = -math.inf, 0
     for i, strength in enumerate(strengths):

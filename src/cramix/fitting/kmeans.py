@@ -26,6 +26,7 @@ class HardAssignment(Method):
     """
 
     name: ClassVar[str] = "kmeans"
+    sets_outliers_aside = False  # as published
     n_init: int = 10
     max_iter: int = 300
 

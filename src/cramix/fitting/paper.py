@@ -42,6 +42,7 @@ class PaperDescent(Method):
         learning_rate: of the logits of weights, of means, and of S.
     """
 
+    sets_outliers_aside = False  # as published
     max_iter: int = 1200
     learning_rate: LearningRate = (5e-6, 2e-2, 3e-3)
 

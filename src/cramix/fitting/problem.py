@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from cramix.fitting.features import Data
+from cramix.fitting.outliers import Outliers, quartiles
 from cramix.fitting.result import Step
+from cramix.fitting.samples import ROWS
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.covariance import Family, Prior, Spherical
 
-# Samples that are read at a time.
-ROWS = 1 << 16
 # If a standard deviation is this many times that of the middle half of the samples, outliers dominate it; the units
 # then follow the middle half, as long as the outliers lie within the second number of them, for the sake of rounding.
-_FAR, _FARTHEST = 30, 1e5
+FAR, _FARTHEST = 30, 1e5
 # The least variance, relative to that of the data, that float64 resolves.
 _LEAST_FLOOR = 1e-12
 # Reasons to stop before a method has converged: all steps are taken, or none was asked for.
@@ -53,8 +53,7 @@ class Components(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The components a method has found, whether it converged, why it stopped, the steps of its last stage, and the
-    shrinkage of the covariances."""
+    """The components a method has found, how it ended after how many steps of its last stage, and the shrinkage."""
 
     components: Components
     converged: bool
@@ -97,6 +96,7 @@ class Problem:
         standard: units in which the target has variances 1; None if `units` are those.
         shrinkage: the strength with which covariances are shrunk; None for the method to choose.
         n_samples: the number of samples that shrinkage is relative to.
+        outliers: samples that the target lacks because they lie too far out.
     """
 
     target: MultivariateNormalMixture
@@ -110,6 +110,7 @@ class Problem:
     standard: Units | None = None
     shrinkage: float | None = 0.0
     n_samples: float = 1.0
+    outliers: Outliers = field(default_factory=Outliers)
 
     @cached_property
     def data(self) -> Data:
@@ -147,6 +148,11 @@ class Method(ABC):
         """Return the units to compute in, given those in which the target has mean 0 and variances 1."""
         return standard
 
+    @property
+    def sets_outliers_aside(self) -> bool:
+        """Whether the few samples that lie absurdly far out are left out of the fit, with a warning."""
+        return True
+
 
 def floor_in(units: Units, standard: Units, reg_covar: float | None, relative: float) -> float | Tensor:
     """Return what is added to variances in some units: one number, or one a coordinate, `(d,)`.
@@ -170,7 +176,7 @@ def standard_units(target: MultivariateNormalMixture, family: type[Family]) -> U
     """
     centre, variance = moments(target)
     if target.is_empirical:
-        median, middle, outliers = _middle(target, variance)
+        median, middle, outliers = outlying(target, variance)
         centre = torch.where(outliers, median, centre)
         variance = torch.where(outliers, torch.maximum(middle.square(), variance / _FARTHEST**2), variance)
     if family is Spherical.family:
@@ -197,22 +203,15 @@ def moments(target: MultivariateNormalMixture) -> tuple[Tensor, Tensor]:
     return centre, between + target.weights.double() @ within / target.weights.sum(dtype=torch.float64)
 
 
-def outlying(target: MultivariateNormalMixture) -> Tensor:
-    """Return in which coordinates of samples outliers dominate the standard deviation, `(d,)`."""
-    return _middle(target, moments(target)[1])[2]
+def outlying(target: MultivariateNormalMixture, variance: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return medians, deviations from quartiles, and where these are far below the standard deviations, `(d,)` each.
 
-
-def _middle(target: MultivariateNormalMixture, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return medians, deviations from quartiles, and where these are far below the standard deviations, `(d,)` each."""
-    step = -(-len(target.weights) // ROWS)
-    weights, x = target.weights[::step].double(), target.means[::step].double()
-    ordered, order = x.sort(0)
-    mass = weights[order].cumsum(0).T.contiguous()  # (d, n)
-    wanted = mass[:, -1:] * mass.new_tensor([0.25, 0.5, 0.75])
-    index = torch.searchsorted(mass, wanted).clamp_max(len(x) - 1)
-    low, median, high = ordered.T.gather(1, index).unbind(1)
+    There, outliers dominate the standard deviations of the samples.
+    """
+    variance = moments(target)[1] if variance is None else variance
+    low, median, high = quartiles(target.means, target.weights)
     middle = (high - low) / 1.349  # the standard deviation of a normal distribution with these quartiles
-    return median, middle, (middle > 0) & (middle < variance.sqrt() / _FAR)
+    return median, middle, (middle > 0) & (middle < variance.sqrt() / FAR)
 
 
 def _blocks(target: MultivariateNormalMixture) -> Iterator[tuple[Tensor, Tensor]]:

@@ -33,16 +33,18 @@ class FitResult:
 
     Args:
         mixture: in the units, the dtype and on the device of the data; a `NormalMixture` for data `(n,)`.
-        log_likelihood: mean over the data; None if the target was a mixture.
+        log_likelihood: mean over the data but the outliers; None if the target was a mixture.
         converged: whether the method stopped because it converged.
         reason: why it stopped, in words.
         collapsed: number of components without a variance of their own in some direction, `reg_covar` aside.
         n_iter: steps of the last stage.
         history: the steps of all stages.
         seconds: the time all stages took.
-        n_samples: number of samples; None if the target was a mixture.
+        n_samples: number of samples without the outliers; None if the target was a mixture.
         n_parameters: number of free parameters of the mixture, for information criteria.
         warnings: what is wrong with the fit, in words; empty if nothing is.
+        outliers: indices of the samples that were left out of the fit because they lie absurdly far out.
+        shrinkage: of the covariances, chosen or given.
     """
 
     mixture: NormalMixture | MultivariateNormalMixture
@@ -56,6 +58,8 @@ class FitResult:
     n_samples: int | None
     n_parameters: int = field(repr=False)
     warnings: tuple[str, ...] = ()
+    outliers: tuple[int, ...] = ()
+    shrinkage: float = 0.0
 
     @property
     def bic(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,15 +13,24 @@ from cramix.checks import check_finite
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates
 
+# Samples that are read at a time.
+ROWS = 1 << 16
 # Squares of larger numbers overflow in float64 when they are summed.
 _LARGEST = 1e150
 
 
 class Target(NamedTuple):
-    """A mixture in d >= 1 dimensions without gradients, and whether the caller's data had no axis of coordinates."""
+    """What to fit.
+
+    Args:
+        mixture: in d >= 1 dimensions, without gradients; samples are points.
+        univariate: whether the caller's data had no axis of coordinates.
+        samples: whether the caller's data were samples.
+    """
 
     mixture: MultivariateNormalMixture
     univariate: bool
+    samples: bool
 
 
 def read_target(X: Any, sample_weight: Any = None) -> Target:
@@ -36,20 +46,28 @@ def read_target(X: Any, sample_weight: Any = None) -> Target:
         if X.batch_shape:
             raise ValueError(f"X must be one mixture; got a batch of shape {tuple(X.batch_shape)}. Fit one at a time.")
         mixture = in_coordinates(X).detach()
-        _check_range(mixture.means)
-        return Target(mixture, isinstance(X, NormalMixture))
+        return Target(mixture, isinstance(X, NormalMixture), False)
     x = as_tensor("X", X).detach()
     if x.ndim not in (1, 2) or 0 in x.shape:
         raise ValueError(f"X must be samples (n, d) or (n,) with n, d >= 1; got shape {tuple(x.shape)}.")
     check_finite(X=x)
-    _check_range(x)
     weights = None
     if sample_weight is not None:
         weights = read_weights(sample_weight, x)
         # Scaled first: few dtypes hold large weights.
         weights = weights if weights.dtype == x.dtype else (weights / weights.max()).to(x.dtype)
     rows = x if x.ndim == 2 else x.unsqueeze(-1)
-    return Target(MultivariateNormalMixture.from_samples(rows, weights), x.ndim == 1)
+    return Target(MultivariateNormalMixture.from_samples(rows, weights), x.ndim == 1, True)
+
+
+def without_rows(target: Target, rows: Sequence[int], weighted: bool) -> Target:
+    """Return the target without some of its samples; samples that are not weighted remain so, without rounding."""
+    if not rows:
+        return target
+    x, weights = target.mixture.means, target.mixture.weights
+    kept = torch.ones_like(weights, dtype=torch.bool)
+    kept[list(rows)] = False
+    return target._replace(mixture=MultivariateNormalMixture.from_samples(x[kept], weights[kept] if weighted else None))
 
 
 def read_weights(sample_weight: Any, x: Tensor) -> Tensor:
@@ -67,7 +85,21 @@ def read_weights(sample_weight: Any, x: Tensor) -> Tensor:
     return weights
 
 
-def _check_range(x: Tensor) -> None:
+def n_samples(weights: Tensor) -> float:
+    """Return the number of samples that weights `(n,)` stand for.
+
+    Whole numbers are counts. Others are only relative, and stand for as many samples of equal weight as have a mean of
+    the same variance (Kish).
+    """
+    weights = weights.double()
+    if bool((weights == weights.round()).all()):
+        return weights.sum().item()
+    weights = weights / weights.max()
+    return (weights.sum().square() / weights.square().sum()).item()
+
+
+def check_range(x: Tensor) -> None:
+    """Raise a ValueError for means or samples whose squares overflow."""
     largest = max(end.abs().item() for end in torch.aminmax(x))
     if largest > _LARGEST:
         raise ValueError(f"X must lie within {_LARGEST:g}, or squares overflow; got {largest:.3g}. Rescale it.")

@@ -104,7 +104,9 @@ class MergeDown(Method):
         sums, strength = choose(problem, data, self.surplus, strengths)
         prior = problem.shrinkage_prior(strength, len(sums))
         fits = maximize(data, sums, _CHOOSING, _SAME / 100, prior)
-        problem.note_likelihood(f"choosing, shrinkage {strength:g}", problem.n_components, fits.log_likelihood.max().item())
+        problem.note_likelihood(
+            f"choosing, shrinkage {strength:g}", problem.n_components, fits.log_likelihood.max().item()
+        )
         return _in_double(problem, data, fits), strength
 
     def search(self, problem: Problem, data: Data) -> Outcome:

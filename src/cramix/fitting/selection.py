@@ -17,9 +17,9 @@ from cramix.fitting.diagnosis import convergence_warning
 from cramix.fitting.em import maximize, polish
 from cramix.fitting.features import Data
 from cramix.fitting.merge import PLACING, merge_down, priors
-from cramix.fitting.search import MergeDown
 from cramix.fitting.problem import Problem
 from cramix.fitting.result import FitResult, Step
+from cramix.fitting.search import MergeDown
 from cramix.fitting.starts import STARTS
 
 # Fits in a batch, EM steps before they are compared, and EM steps of fits that only get a held-out score.

@@ -38,6 +38,7 @@ class SlicedWasserstein(Method):
     """
 
     name: ClassVar[str] = "sliced-wasserstein"
+    sets_outliers_aside = False  # as published
     max_iter: int = 300
     slices: int = 2
     learning_rate: LearningRate = 0.02

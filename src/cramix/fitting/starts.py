@@ -45,7 +45,8 @@ def clustered(data: Data, labels: Tensor, k: int) -> Tensor:
     """Return the sums of features of the samples in each cluster, `(B, k, F)`, for labels `(B, n)`."""
     shares = one_hot(labels, k).mT.to(data.x.dtype)
     # With fewer distinct points than clusters, some are empty or have no weight: these get 1/n of every sample.
-    return data.sums(torch.where((shares @ data.weights).unsqueeze(-1) > 0, shares, 1 / len(data)))
+    mass = shares @ data.weights.unsqueeze(-1)
+    return data.sums(torch.where(mass > 0, shares, 1 / len(data)))
 
 
 def regrouped(data: Data, sums: Tensor) -> Tensor:
@@ -58,8 +59,12 @@ def regrouped(data: Data, sums: Tensor) -> Tensor:
 
 
 def start_covariance(data: Data, k: int) -> Tensor:
-    """Return the covariance `(d, d)` with which k components together fill the volume of the data."""
-    return data.covariance / k ** (2 / data.family.dim)
+    """Return the covariance with which k components together fill the volume of the data.
+
+    It is `(d, d)`, or `(B, 1, d, d)` if fits have weights of their own.
+    """
+    covariance = data.covariance / k ** (2 / data.family.dim)
+    return covariance if covariance.ndim == 2 else covariance.unsqueeze(1)
 
 
 def _at(data: Data, means: Tensor) -> Tensor:

@@ -49,6 +49,7 @@ class WassersteinFisherRao(Method):
     """
 
     name: ClassVar[str] = "wfr"
+    sets_outliers_aside = False  # as published
     step: float = 0.5
     scale: float | None = None
     tol: float = 1e-6

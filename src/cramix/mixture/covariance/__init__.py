@@ -6,7 +6,7 @@ from cramix.mixture.covariance.base import Covariance
 from cramix.mixture.covariance.diagonal import Diagonal
 from cramix.mixture.covariance.factor import Factor
 from cramix.mixture.covariance.family import Family, Prior, runnalls_cost
-from cramix.mixture.covariance.full import Full
+from cramix.mixture.covariance.full import DenseFamily, Full
 from cramix.mixture.covariance.head import HeadCovariance
 from cramix.mixture.covariance.spherical import Points, Spherical
 from cramix.mixture.covariance.tied import Tied
@@ -21,6 +21,7 @@ __all__ = [
     "HEADS",
     "KINDS",
     "Covariance",
+    "DenseFamily",
     "Diagonal",
     "Factor",
     "Family",

@@ -113,7 +113,11 @@ class Family(ABC):
         return runnalls_cost(merged, each[..., first], each[..., second])
 
     def log_prior(self, means: Tensor, values: Tensor, prior: Prior) -> Tensor:
-        """Return the log density of the pseudo-samples of a prior with moments, `(B,)`; EM raises its sum with theirs."""
+        """Return the mean log density of the pseudo-samples of a prior with moments, `(B,)`.
+
+        EM with the prior raises the sum of this and the log likelihood.
+        """
+        assert prior.moments is not None
         _, quadratic, log_determinant = self._precision(means, values)
         each = (quadratic * prior.moments).sum(-1) - 0.5 * log_determinant
         return prior.weight[:, 0, 0] * each.expand(means.shape[:-1]).sum(-1)
@@ -190,7 +194,7 @@ class Family(ABC):
 
 def shrunk(weights: Tensor, moments: Tensor, prior: Prior | None) -> Tensor:
     """Return central moments `(*, k, P)` with those of the pseudo-samples of a prior with moments."""
-    if prior is None:
+    if prior is None or prior.moments is None:
         return moments
     # Two fractions, so that neither cancellation nor a weight of 0 or infinity does harm.
     return weights / (weights + prior.weight) * moments + prior.moments / (1 + weights / prior.weight)
