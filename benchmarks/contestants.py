@@ -121,9 +121,11 @@ def of_tgmm(x: np.ndarray, problem: Problem, seed: int, n_init: int = 10) -> Fit
 
 
 def of_pomegranate(x: np.ndarray, problem: Problem, seed: int) -> Fitted:
+    threads = torch.get_num_threads()
     from pomegranate.distributions import Normal
     from pomegranate.gmm import GeneralMixtureModel
 
+    torch.set_num_threads(threads)  # its import changes the number
     model = GeneralMixtureModel(
         [Normal(covariance_type=problem.covariance_type) for _ in range(problem.n_components)],
         tol=1e-3,

@@ -85,7 +85,7 @@ class Row(NamedTuple):
     def held_out_difference(self) -> tuple[float, float]:
         """Return the mean difference to the baseline, and its standard error."""
         less = self.difference("held_out")
-        return float(less.mean()), float(less.std(ddof=1) / len(less) ** 0.5) if len(less) > 1 else np.nan
+        return float(less.mean()), float(less.std(ddof=1) / len(less) ** 0.5) if len(less) > 1 else np.inf
 
     def verdict(self) -> str:
         mean, error = self.held_out_difference()
