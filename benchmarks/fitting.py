@@ -1,109 +1,68 @@
-"""Fits against scikit-learn, tgmm and pomegranate: training likelihood, held-out likelihood, time.
+"""Fits against scikit-learn, mclust, tgmm and pomegranate: held-out likelihood, agreement with classes, optima, time.
 
-The methods take turns on the same samples with the same seed. Results go to benchmarks/fitting.md.
+The methods take turns on the same samples with the same seed. Results go to benchmarks/fitting.md. Every fit is stored
+in benchmarks/out, so that a run which was stopped goes on where it was; `--again` forgets what is stored.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import growth
+import heldout
 import numpy as np
+import optimum
+import outliers
 import sklearn
 import torch
+from contestants import (
+    EM,
+    EXACT_EM,
+    FAILURES,
+    OURS,
+    Fit,
+    contestants,
+    em,
+    of_pomegranate,
+    of_tgmm,
+    ours,
+    timed,
+)
 from greedy import merge_by
-from harness import Page, machine
-from problems import Problem, problems
-from sklearn.mixture import GaussianMixture
+from harness import Store, machine
+from problems import Draw, Problem, problems, tuning_problems
 
 import cramix
 
 RESULTS = Path(__file__).parent / "fitting.md"
-# Settings were chosen on seeds from 2000 on.
-FIRST_SEED = 100
+STORED = Path(__file__).parent / "out" / "fitting.jsonl"
+RING = Path("../shared/data/ring-line-square.txt")
+# Settings were chosen on other data, with seeds from 2000 on.
+FIRST_SEED, FIRST_TUNING_SEED = 100, 2000
 BEST_KNOWN = -1.6528
 ROUNDS = 15
 
-Fit = Callable[[np.ndarray, Problem, int], Callable[[np.ndarray], float]]
 
-
-def em(**settings: float) -> Fit:
-    def run(x: np.ndarray, problem: Problem, seed: int) -> Callable[[np.ndarray], float]:
-        options = {"n_init": 10, "reg_covar": problem.reg_covar, "random_state": seed, **settings}
-        return GaussianMixture(problem.n_components, covariance_type=problem.covariance_type, **options).fit(x).score
-
-    return run
-
-
-def ours(init_params: str | None = None) -> Fit:
-    def run(x: np.ndarray, problem: Problem, seed: int) -> Callable[[np.ndarray], float]:
-        result = cramix.fit(
-            torch.from_numpy(x),
-            problem.n_components,
-            covariance_type=problem.covariance_type,
-            reg_covar=problem.reg_covar,
-            init_params=init_params,
-            generator=torch.Generator().manual_seed(seed),
-        )
-        return lambda y: result.mixture.log_prob(torch.from_numpy(y)).mean().item()
-
-    return run
-
-
-def of_tgmm(x: np.ndarray, problem: Problem, seed: int) -> Callable[[np.ndarray], float]:
-    import tgmm
-
-    model = tgmm.GaussianMixture(
-        problem.n_components,
-        x.shape[1],
-        covariance_type=problem.covariance_type,
-        reg_covar=problem.reg_covar,
-        random_state=seed,
-    ).fit(torch.from_numpy(x))
-    return lambda y: model.score_samples(torch.from_numpy(y)).mean().item()
-
-
-def of_pomegranate(x: np.ndarray, problem: Problem, seed: int) -> Callable[[np.ndarray], float]:
-    from pomegranate.distributions import Normal
-    from pomegranate.gmm import GeneralMixtureModel
-
-    model = GeneralMixtureModel(
-        [Normal(covariance_type=problem.covariance_type) for _ in range(problem.n_components)],
-        tol=1e-3,
-        random_state=seed,
-    ).fit(torch.from_numpy(x).float())
-    return lambda y: model.log_probability(torch.from_numpy(y).float()).mean().item()
-
-
-EM, EXACT_EM, OURS = "scikit-learn, n_init=10", "scikit-learn, n_init=10, tol=1e-6", "cramix"
-CONTESTANTS: dict[str, Fit] = {EM: em(), EXACT_EM: em(tol=1e-6, max_iter=1000), OURS: ours()}
-
-
-def timed(fit: Fit, x: np.ndarray, problem: Problem, seed: int) -> tuple[Callable[[np.ndarray], float], float]:
-    started = time.perf_counter()
-    score = fit(x, problem, seed)
-    return score, time.perf_counter() - started
-
-
-def ring_line_square(page: Page, path: Path, seeds: int) -> None:
+def ring_line_square(seeds: int = 100) -> list[str]:
     """Count how often the best known optimum of the paper's data is found."""
-    x = np.loadtxt(path)[:, :2]
-    problem = Problem("ring-line-square", 10, "full", 1e-6, lambda seed: (x, x))
+    problem, x = ring()
     contestants = {
         EM: em(),
         EXACT_EM: em(tol=1e-6, max_iter=1000),
         "scikit-learn, n_init=10, random_from_data": em(init_params="random_from_data"),
-        "cramix, random_from_data": ours("random_from_data"),
+        "cramix, random_from_data": ours(init_params="random_from_data"),
         OURS: ours(),
     }
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in contestants}
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
         for name, fit in contestants.items():
-            score, seconds = timed(fit, x, problem, seed)
-            found[name].append((score(x), seconds))
+            fitted, seconds = timed(fit, x, problem, seed)
+            found[name].append((fitted.score(x), seconds))
     rows = []
     for name, values in found.items():
         scores, seconds = np.array(values).T
@@ -114,96 +73,56 @@ def ring_line_square(page: Page, path: Path, seeds: int) -> None:
             f"| {name} | {near} of {seeds} | {np.median(scores):.5f} | {scores.min():.5f} "
             f"| {np.median(seconds):.3f} s | {part} |"
         )
-    page.add(
-        [
-            f"## The paper's ring, line and square, k = 10, {seeds} seeds",
-            "",
-            f"Near the optimum: within 0.001 of the best known mean log likelihood, {BEST_KNOWN}. Relative time: "
-            f"divided by that of {EM} on the same seed, median (10 % to 90 % quantiles).",
-            "",
-            "| method | near the optimum | median log likelihood | worst log likelihood | time | relative time |",
-            "|---|---|---|---|---|---|",
-            *rows,
-        ]
-    )
+    return [
+        f"## The paper's ring, line and square, k = 10, {seeds} seeds",
+        "",
+        f"Near the optimum: within 0.001 of the best known mean log likelihood, {BEST_KNOWN}. Relative time: "
+        f"divided by that of {EM} on the same seed, median (10 % to 90 % quantiles).",
+        "",
+        "| method | near the optimum | median log likelihood | worst log likelihood | time | relative time |",
+        "|---|---|---|---|---|---|",
+        *rows,
+    ]
 
 
-def many_problems(page: Page, seeds: int) -> None:
-    """Training and held-out likelihood on problems of many kinds."""
-    page.add(
-        [
-            f"## Other problems, {seeds} seeds each",
-            "",
-            "Every seed draws new samples, or a new split of real data, 70 % to fit and 30 % held out. Log "
-            f"likelihoods are means over samples. EM is {EM}. On the training samples: median and worst over the "
-            "seeds, and median and worst of the difference to EM on the same samples. On held-out samples: the "
-            "mean difference with its standard error. Time: median, and the median ratio to the time of EM.",
-            "",
-            "| problem | method | median log likelihood | worst | minus EM: median | minus EM: worst | held-out "
-            "minus EM "
-            "| time | relative time |",
-            "|---|---|---|---|---|---|---|---|---|",
-        ]
-    )
-    for problem in problems():
-        found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in CONTESTANTS}
-        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
-            x, held_out = problem.draw(seed)
-            for name, fit in CONTESTANTS.items():
-                score, seconds = timed(fit, x, problem, seed)
-                found[name].append((score(x), score(held_out), seconds))
-        base = np.array(found[EM])
-        rows = []
-        for name, values in found.items():
-            table = np.array(values)
-            train, _, seconds = table.T
-            less = table - base
-            held = f"{less[:, 1].mean():+.4f} ± {less[:, 1].std(ddof=1) / np.sqrt(seeds):.4f}" if name != EM else ""
-            gain = f"{np.median(less[:, 0]):+.4f} | {less[:, 0].min():+.4f}" if name != EM else " | "
-            part = f"{np.median(seconds / base[:, 2]):.2f}" if name != EM else "1"
-            label = f"{problem.name}, k {problem.n_components}, {problem.covariance_type}" if name == EM else ""
-            rows.append(
-                f"| {label} | {name} | {np.median(train):.4f} | {train.min():.4f} | {gain} | {held} | "
-                f"{np.median(seconds):.3f} s | {part} |"
-            )
-        page.extend(rows)
+def ring() -> tuple[Problem, np.ndarray]:
+    """Return the paper's data."""
+    x = np.loadtxt(RING)[:, :2]
+    return Problem("ring-line-square", 10, "full", lambda _: Draw(x, x, None)), x
 
 
-def time_to_quality(page: Page, path: Path, repeats: int) -> None:
+def time_to_quality(repeats: int = 3) -> list[str]:
     """Measure how long each library takes to reach the likelihood of scikit-learn with ten starts, start by start."""
     by_name = {problem.name: problem for problem in problems()}
-    chosen = [by_name[name] for name in ("seven of many sizes, d 2", "outliers, d 3", "six, d 6", "digits, d 10")]
-    if path.exists():
-        x = np.loadtxt(path)[:, :2]
-        chosen.insert(0, Problem("ring-line-square", 10, "full", 1e-6, lambda seed: (x, x)))
-    contestants = {
+    chosen = [by_name[name] for name in ("seven of many sizes, d 2", "outliers, d 3", "six, d 6", "digits 10, d 10")]
+    if RING.exists():
+        chosen.insert(0, ring()[0])
+    contestants: dict[str, Fit] = {
         "scikit-learn": em(n_init=1),
-        "tgmm": of_tgmm,
+        "tgmm": functools.partial(of_tgmm, n_init=1),
         "pomegranate": of_pomegranate,
         OURS: ours(),
     }
     rows = []
     for problem in chosen:
-        x, _ = problem.draw(FIRST_SEED)
-        goal = float(np.median([em()(x, problem, seed)(x) for seed in range(FIRST_SEED, FIRST_SEED + 5)])) - 1e-4
+        x = problem.draw(FIRST_SEED).x
+        goal = float(np.median([em()(x, problem, seed).score(x) for seed in range(FIRST_SEED, FIRST_SEED + 5)])) - 1e-4
         for name, fit in contestants.items():
             spent = sorted(until(goal, fit, x, problem, 1000 * (repeat + 1)) for repeat in range(repeats))
             reached = [seconds for seconds in spent if np.isfinite(seconds)]
             middle = f"{np.median(spent):.3f} s" if np.isfinite(np.median(spent)) else "not reached"
             extent = f"{reached[0]:.3f} to {reached[-1]:.3f} s" if reached else ""
             rows.append(f"| {problem.name} | {name} | {middle} | {extent} | {len(reached)} of {repeats} |")
-    page.add(
-        [
-            "## Time to reach the likelihood of scikit-learn with ten starts",
-            "",
-            f"Single fits, seed after seed, until the mean log likelihood is at most 1e-4 below the median of {EM}; "
-            f"at most {ROUNDS} fits, repeated {repeats} times. Each library with its default settings for one start.",
-            "",
-            "| problem | method | median time | shortest to longest | reached |",
-            "|---|---|---|---|---|",
-            *rows,
-        ]
-    )
+    return [
+        "## Time to reach the likelihood of scikit-learn with ten starts",
+        "",
+        f"Single fits, seed after seed, until the mean log likelihood is at most 1e-4 below the median of {EM}; "
+        f"at most {ROUNDS} fits, repeated {repeats} times. Each library with its default settings for one start.",
+        "",
+        "| problem | method | median time | shortest to longest | reached |",
+        "|---|---|---|---|---|",
+        *rows,
+    ]
 
 
 def until(goal: float, fit: Fit, x: np.ndarray, problem: Problem, seed: int) -> float:
@@ -211,16 +130,17 @@ def until(goal: float, fit: Fit, x: np.ndarray, problem: Problem, seed: int) -> 
     spent = 0.0
     for i in range(ROUNDS):
         try:
-            score, seconds = timed(fit, x, problem, seed + i)
-        except (RuntimeError, ValueError, torch.linalg.LinAlgError):
+            fitted, seconds = timed(fit, x, problem, seed + i)
+            score = fitted.score(x)
+        except FAILURES:
             continue  # pomegranate fails on singular covariances
         spent += seconds
-        if score(x) >= goal:
+        if score >= goal:
             return spent
     return np.inf
 
 
-def compressing(page: Page) -> None:
+def compressing() -> list[str]:
     """Compress large mixtures, against greedy merges."""
     rows = []
     for name, mixture in (("2,000 of a KDE, d 2", kde(2000)), ("100, d 2", hundred(2)), ("100, d 8", hundred(8))):
@@ -238,22 +158,20 @@ def compressing(page: Page) -> None:
             distance = cramix.sliced_cramer_distance(small, mixture).item()
             error = cramix.density_l2_loss(small, mixture).item()
             rows.append(f"| {name} | {method} | {distance:.4g} | {error:.4g} | {np.median(seconds):.2f} s |")
-    page.add(
-        [
-            "## Compression to 10 components",
-            "",
-            "C2 is the sliced Cramér distance to the large mixture; the squared error is that of the density.",
-            "",
-            "| mixture | method | C2 | integrated squared error | time |",
-            "|---|---|---|---|---|",
-            *rows,
-        ]
-    )
+    return [
+        "## Compression to 10 components",
+        "",
+        "C2 is the sliced Cramér distance to the large mixture; the squared error is that of the density.",
+        "",
+        "| mixture | method | C2 | integrated squared error | time |",
+        "|---|---|---|---|---|",
+        *rows,
+    ]
 
 
 def kde(n: int) -> cramix.MultivariateNormalMixture:
     """Return a kernel density estimate of samples of seven components, with Scott's bandwidth."""
-    sample = next(p for p in problems() if p.name.startswith("seven")).draw(FIRST_SEED)[1][:n]
+    sample = next(p for p in problems() if p.name.startswith("seven")).draw(FIRST_SEED).held_out[:n]
     x = torch.from_numpy(sample)
     bandwidth = torch.cov(x.T) * n ** (-2 / 6)
     return cramix.MultivariateNormalMixture(torch.full((n,), 1 / n, dtype=x.dtype), x, cramix.Tied(bandwidth))
@@ -270,26 +188,74 @@ def hundred(dim: int) -> cramix.MultivariateNormalMixture:
     return cramix.MultivariateNormalMixture(weights / weights.sum(), means, covariances)
 
 
+def page(store: Store, name: str, folder: Path) -> list[str]:
+    """Return the page of all parts that have results; its figure goes to the folder."""
+    intro = [
+        "# Fits",
+        "",
+        "`python benchmarks/fitting.py` (part of `make bench`); `--parts` runs some parts only, and `--seeds` sets the "
+        "number of seeds. Settings were chosen on other data and seeds (`--parts tuning`).",
+        "",
+        f"{machine(torch, sklearn)}. The default tolerance of scikit-learn is 1e-3, at which it stops some thousandths "
+        "before the optimum; its rows with 1e-6 reach it.",
+    ]
+    if name == "tuning":
+        return [*intro, "", *heldout.lines(store, "tuning")]
+    parts = [
+        heldout.lines(store, "problems"),
+        growth.lines(store, folder),
+        optimum.lines(store),
+        outliers.lines(store),
+        *(record["lines"] for part in BLOCKS for record in store.find(part=part)),
+    ]
+    return [*intro, *(line for part in parts if part for line in ("", *part))]
+
+
+BLOCKS: dict[str, Callable[[], list[str]]] = {
+    "ring": ring_line_square,
+    "quality": time_to_quality,
+    "compression": compressing,
+}
+PARTS = "problems", "growth", "optimum", "outliers", *BLOCKS
+
+
+def results(part: str, store: Store, options: argparse.Namespace) -> Iterator[None]:
+    """Run what is missing of a part; yield whenever there is something new for the page."""
+    chosen = problems() if part == "problems" else tuning_problems() if part == "tuning" else []
+    if part in ("problems", "tuning"):
+        chosen = [problem for problem in chosen if str(problem).startswith(tuple(options.only))]
+        first = FIRST_SEED if part == "problems" else FIRST_TUNING_SEED
+        yield from heldout.run(store, part, chosen, contestants(), range(first, first + options.seeds))
+    elif part == "growth":
+        yield from growth.run_all(store, FIRST_SEED)
+    elif part == "optimum":
+        yield from optimum.run(store, RING, FIRST_SEED)
+    elif part == "outliers":
+        yield from outliers.run(store, FIRST_SEED)
+    elif not store.find(part=part) and (part != "ring" or RING.exists()):
+        store.add(part=part, lines=BLOCKS[part]())
+        yield
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--data", type=Path, default=Path("../shared/data/ring-line-square.txt"), help="the paper's data"
-    )
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--ring-seeds", type=int, default=100)
-    parser.add_argument("--parts", nargs="*", default=["ring", "problems", "quality", "compression"])
+    parser.add_argument("--stored", type=Path, default=STORED, help="results of single fits")
+    parser.add_argument("--seeds", type=int, default=20, help="of problems and tuning")
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=[*PARTS, "tuning"])
+    parser.add_argument("--only", nargs="*", default=[""], help="first words of the problems to run")
+    parser.add_argument("--again", nargs="*", default=[], help="parts or methods whose stored results are forgotten")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # the rows show fits that do not converge
-    page = Page(options.out, ["# Fits", "", "`python benchmarks/fitting.py`.", "", f"{machine(torch, sklearn)}."])
-    if "ring" in options.parts and options.data.exists():
-        ring_line_square(page, options.data, options.ring_seeds)
-    if "problems" in options.parts:
-        many_problems(page, options.seeds)
-    if "quality" in options.parts:
-        time_to_quality(page, options.data, 3)
-    if "compression" in options.parts:
-        compressing(page)
+    warnings.simplefilter("ignore")  # the tables show fits that do not converge
+    store = Store(options.stored)
+    for name in options.again:
+        store.forget(part=name)
+        store.forget(method=name)
+    for part in options.parts:
+        out = store.path.parent / "tuning.md" if part == "tuning" else options.out
+        for _ in results(part, store, options):
+            out.write_text("\n".join(page(store, part, out.parent)) + "\n")
+            print(f"{part}: {len(store.find(part=part))} results stored; see {out}", flush=True)
 
 
 if __name__ == "__main__":

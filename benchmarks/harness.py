@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: turns, the paper's formula, peak memory, pages of results.
+"""Shared by the benchmarks: turns, time limits, the paper's formula, peak memory, stored results, pages of results.
 
 The methods of a table take turns, so that a slow period of the machine affects all of them. Ratios are medians over the
 turns, followed by the smallest and the largest.
@@ -6,14 +6,18 @@ turns, followed by the smallest and the largest.
 
 from __future__ import annotations
 
+import json
 import platform
+import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -63,6 +67,48 @@ def report(times: dict[str, list[float]], baseline: str) -> list[str]:
         speed = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})" if name != baseline else "1"
         rows.append(f"| {name} | {1e3 * statistics.median(seconds):.3g} ms | {speed} |")
     return rows
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in the block after so many seconds, as soon as it returns to Python."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"longer than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Store:
+    """Results in a file of JSON lines, so that a benchmark which was stopped goes on where it was."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (path.parent / ".gitignore").write_text("*\n")
+        self.path = path
+        self.records: list[dict[str, Any]] = []
+        if path.exists():
+            self.records = [json.loads(line) for line in path.read_text().splitlines()]
+
+    def add(self, **record: Any) -> None:
+        self.records.append(record)
+        with self.path.open("a") as file:
+            print(json.dumps(record), file=file)
+
+    def find(self, **fields: Any) -> list[dict[str, Any]]:
+        """Return the records with these values."""
+        return [r for r in self.records if all(r.get(name) == value for name, value in fields.items())]
+
+    def forget(self, **fields: Any) -> None:
+        gone = self.find(**fields)
+        self.records = [record for record in self.records if record not in gone]
+        self.path.write_text("".join(json.dumps(record) + "\n" for record in self.records))
 
 
 class Page:
