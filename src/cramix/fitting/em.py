@@ -113,7 +113,8 @@ def polish(
         max_iter: the largest number of steps, including those at extrapolated points; 0 returns the start.
         tol: gain of the mean log likelihood at which to stop.
         watch: called with the mean log likelihood before each step.
-        prior: pseudo-samples that every component has in addition to its data, with moments.
+        prior: pseudo-samples that every component has in addition to its data, with moments; or with an infinite
+            weight, which makes components share one covariance.
     """
     if max_iter == 0:
         return maximize(data, sums, 0, prior=prior)
@@ -124,7 +125,7 @@ def polish(
         taken += 1
         following, likelihood = data.step(point, prior)
         watch(likelihood.item())
-        if prior is not None:
+        if prior is not None and prior.moments is not None:
             likelihood += data.family.log_prior(*data.family.parameters(point, prior)[1:], prior)
         return following, likelihood.item()
 

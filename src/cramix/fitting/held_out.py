@@ -11,18 +11,18 @@ on the samples that were set aside is then continued with all samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from cramix.fitting.em import Outcome, maximize
+from cramix.fitting.em import maximize
 from cramix.fitting.features import Data
 from cramix.fitting.merge import merged
 from cramix.fitting.problem import Problem
 from cramix.fitting.starts import STARTS
-from cramix.mixture.covariance import Prior
 
 # The strengths to try.
 STRENGTHS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, math.inf)
@@ -50,8 +50,8 @@ def is_scarce(problem: Problem) -> bool:
     return problem.target.is_empirical and problem.n_components > 1 and enough and _per_number(problem) < _AMPLE
 
 
-def choose(problem: Problem, data: Data, surplus: int | None, strengths: Sequence[float] = STRENGTHS) -> Choice:
-    """Return the start and the shrinkage with the best held-out score.
+def choose(problem: Problem, data: Data, surplus: int | None, strengths: Sequence[float] = STRENGTHS) -> Choice | None:
+    """Return the start and the shrinkage with the best held-out score; None if components always collapse.
 
     Args:
         problem: whose generator draws the parts and the starts.
@@ -59,21 +59,38 @@ def choose(problem: Problem, data: Data, surplus: int | None, strengths: Sequenc
         surplus: of merged components.
         strengths: of shrinkage, from weak to strong.
     """
-    folds = _Folds.of(problem, data)
+    folds, k = _Folds.of(problem, data), problem.n_components
+    paths = [
+        _Path("k-means", STARTS["kmeans"](folds.fitted, k, folds.batch, problem.generator), strengths[::-1]),
+        _Path("merged", merged(problem, folds.fitted, k, surplus, folds.batch), strengths),
+    ]
     best, score = None, -math.inf
-    for name, sums, order in (
-        ("k-means", STARTS["kmeans"](folds.fitted, problem.n_components, folds.batch, problem.generator), -1),
-        ("merged", merged(problem, folds.fitted, problem.n_components, surplus, folds.batch), 1),
-    ):
-        for strength, outcome, found in _path(folds, sums, strengths[::order]):
-            problem.note_likelihood(f"held out, {name}, shrinkage {strength:g}", problem.n_components, found)
-            if best is None or found > score:
-                best, score = Choice(outcome.sums, strength), found
-    assert best is not None
+    for i in range(len(strengths)):
+        paths = [path for path in paths if path.worse < 2]
+        for path, found in zip(paths, folds.advance(paths, i), strict=True):
+            strength = path.strengths[i]
+            problem.note_likelihood(f"held out, {path.name}, shrinkage {strength:g}", k, found)
+            path.worse = 0 if found > path.best else path.worse + 1
+            path.best = max(path.best, found)
+            if found > score:
+                best, score = Choice(path.sums, strength), found
+    if best is None:
+        return None
     limit = _LIMIT * (_AMPLE / _per_number(problem) - 1)
     if len(strengths) > 1 and limit < _LIMIT:
         best = best._replace(shrinkage=min(best.shrinkage, limit))
     return best
+
+
+@dataclass
+class _Path:
+    """Fits `(B, k, F)` that are continued from one strength to the next; the best score, and how often it was worse."""
+
+    name: str
+    sums: Tensor
+    strengths: Sequence[float]
+    best: float = -math.inf
+    worse: int = 0
 
 
 class _Folds(NamedTuple):
@@ -98,33 +115,27 @@ class _Folds(NamedTuple):
 
     @property
     def batch(self) -> int:
+        """The number of fits, B."""
         return len(self.fitted.weights)
 
-    def score(self, outcome: Outcome, prior: Prior) -> float:
-        """Return the held-out mean log likelihood of the fits that are most likely on their own samples."""
-        family = self.fitted.family
+    def advance(self, paths: list[_Path], i: int) -> list[float]:
+        """Continue the fits of all paths at their strength i, and return their held-out scores."""
+        if not paths:
+            return []
+        data, family = self.fitted.weighted(self.fitted.weights.repeat(len(paths), 1)), self.fitted.family
+        sums = torch.cat([path.sums for path in paths])
+        strengths = sums.new_tensor([path.strengths[i] for path in paths]).repeat_interleave(self.batch)
+        prior = family.shrinkage(strengths, self.n_samples)
+        outcome = maximize(data, sums, _NEXT if i else _FIRST, _TOL, prior)
+        for path, part in zip(paths, outcome.sums.split(self.batch), strict=True):
+            path.sums = part
         weights, means, values = family.parameters(outcome.sums, prior)
-        densities = self.fitted.log_densities(family.coefficients(weights, means, values)).view(
-            -1, _BATCH, self.aside.shape[1]
-        )
-        scores = (densities * self.aside.unsqueeze(1)).sum(-1)  # (V, batch)
-        scores = torch.where(family.collapsed(means, values).any(-1).view_as(scores), -torch.inf, scores)
-        best = outcome.log_likelihood.view_as(scores).argmax(-1, keepdim=True)
-        return scores.gather(-1, best).mean().item()
-
-
-def _path(folds: _Folds, sums: Tensor, strengths: Sequence[float]) -> Iterator[tuple[float, Outcome, float]]:
-    """Yield strengths, the fits that are continued from one to the next, and their held-out scores."""
-    best, worse = -math.inf, 0
-    for i, strength in enumerate(strengths):
-        prior = folds.fitted.family.shrinkage(sums.new_full((folds.batch,), strength), folds.n_samples)
-        outcome = maximize(folds.fitted, sums, _NEXT if i else _FIRST, _TOL, prior)
-        sums, score = outcome.sums, folds.score(outcome, prior)
-        yield strength, outcome, score
-        worse = 0 if score > best else worse + 1
-        best = max(score, best)
-        if worse == 2:
-            return
+        densities = data.log_densities(family.coefficients(weights, means, values))
+        scores = (densities.view(len(paths), len(self.aside), _BATCH, -1) * self.aside.unsqueeze(1)).sum(-1)
+        sound = ~family.collapsed(means, values).any(-1).view_as(scores)
+        # Of each part the fit that is most likely on its own samples.
+        best = outcome.log_likelihood.view_as(scores).where(sound, -torch.inf).argmax(-1, keepdim=True)
+        return scores.where(sound, -torch.inf).gather(-1, best).mean((-2, -1)).tolist()
 
 
 def _per_number(problem: Problem) -> float:

@@ -14,6 +14,7 @@ All stages but the polishing use a subset of large data, and float32 where its r
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -86,9 +87,9 @@ class MergeDown(Method):
         def watch(log_likelihood: float) -> None:
             problem.note_likelihood("polishing", problem.n_components, log_likelihood)
 
-        prior = None
-        if strength:
-            prior = problem.family.completed(problem.shrinkage_prior(strength, 1), sums)
+        prior = problem.shrinkage_prior(strength, 1) if strength else None
+        if math.isfinite(strength):  # a fixed covariance to shrink to: otherwise steps would maximise nothing
+            prior = problem.family.completed(prior, sums)
         return polish(data, sums, self.max_iter, self.tol, watch, prior)
 
     def _some(self, problem: Problem) -> Tensor | None:
@@ -101,7 +102,10 @@ class MergeDown(Method):
         if problem.shrinkage == 0 or (problem.shrinkage is None and not is_scarce(problem)):
             return self.search(problem, data), 0.0
         strengths = STRENGTHS if problem.shrinkage is None else (problem.shrinkage,)
-        sums, strength = choose(problem, data, self.surplus, strengths)
+        choice = choose(problem, data, self.surplus, strengths)
+        if choice is None:
+            return self.search(problem, data), 0.0
+        sums, strength = choice
         prior = problem.shrinkage_prior(strength, len(sums))
         fits = maximize(data, sums, _CHOOSING, _SAME / 100, prior)
         problem.note_likelihood(
@@ -169,8 +173,8 @@ def _has_collapsed(family: Family, outcome: Outcome) -> bool:
 
 def _sound(data: Data, fits: Outcome) -> Tensor:
     """Return which fits have no component that may be about to collapse, `(B,)`."""
-    _, _, values = data.family.parameters(fits.sums)
-    return (data.family.least_variances(values) > NARROW).all(-1)
+    _, means, values = data.family.parameters(fits.sums)
+    return ~data.family.narrower(values, torch.full_like(means, NARROW)).any(-1)
 
 
 def _nearest(data: Data, sums: Tensor) -> Tensor:

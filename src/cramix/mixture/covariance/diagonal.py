@@ -79,6 +79,9 @@ class DiagonalFamily(Family):
     def pseudo_samples(self) -> float:
         return 3.0
 
+    def narrower(self, values: Tensor, variances: Tensor) -> Tensor:
+        return (self.kind(values).compact() < variances).any(-1)
+
     def stretched(self, values: Tensor, scales: Tensor) -> Tensor:
         return values * scales.square()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -49,7 +50,7 @@ class Family(ABC):
         self.dim, self.floor = dim, floor
         self._rounding = 16 * dim * torch.finfo(dtype).eps
 
-    @property
+    @cached_property
     def count(self) -> int:
         """The number of features, F."""
         return 1 + self.dim + len(self._products(torch.zeros(self.dim)))
@@ -127,18 +128,18 @@ class Family(ABC):
         """Return the indices of the first and the second component of each pair, `(2, k (k - 1) / 2)`."""
         return torch.triu_indices(k, k, 1)
 
-    def least_variances(self, values: Tensor) -> Tensor:
-        """Return the smallest variance of each component in any direction, `(*, k)`; `(*, 1)` if they share it."""
-        return torch.linalg.eigvalsh(self.kind(values).matrices(self.dim))[..., 0]
-
     def collapsed(self, means: Tensor, values: Tensor, narrow: float = 1e-6) -> Tensor:
         """Return which components have less variance in some direction than `narrow`, not counting the floor, `(*, k)`.
 
         Far from the origin, variances below the rounding error of the moments count as 0.
         """
-        added = torch.as_tensor(self.floor, dtype=values.dtype, device=values.device).expand(self.dim)
-        without = self.kind(values).matrices(self.dim) - torch.diag_embed(added)
-        return torch.linalg.eigvalsh(without)[..., 0] < narrow + 2 * self._rounding * means.square().amax(-1)
+        floor = torch.as_tensor(self.floor, dtype=values.dtype, device=values.device)
+        rounding = 2 * self._rounding * means.square().amax(-1, keepdim=True)
+        return self.narrower(values, (floor + narrow + rounding).expand_as(means))
+
+    @abstractmethod
+    def narrower(self, values: Tensor, variances: Tensor) -> Tensor:
+        """Return which components, `(*, k)`, have in some direction less than variances along the axes, `(*, k, d)`."""
 
     def _log_determinants(self, sums: Tensor, prior: Prior | None) -> Tensor:
         _, moments = self._central(sums)

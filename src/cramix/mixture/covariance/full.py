@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -81,23 +83,56 @@ class Full(Dense):
         return Full(self.values[..., dims, :][..., dims])
 
 
+class _Triangle(NamedTuple):
+    """The upper triangle of `(d, d)` matrices: P = d (d + 1) / 2 entries, row by row.
+
+    Args:
+        row: index of each entry, `(P,)`.
+        column: index of each entry, `(P,)`.
+        flat: index of each entry in a flattened matrix, `(P,)`.
+        entry: the entry for each element of a flattened symmetric matrix, `(d^2,)`.
+        on_diagonal: 1 for entries on the diagonal, else 0, `(P,)`.
+    """
+
+    row: Tensor
+    column: Tensor
+    flat: Tensor
+    entry: Tensor
+    on_diagonal: Tensor
+
+
+@lru_cache(maxsize=32)
+def _triangle(dim: int, device: torch.device) -> _Triangle:
+    row, column = torch.triu_indices(dim, dim, device=device)
+    entry = torch.empty(dim, dim, dtype=torch.int64, device=device)
+    entry[row, column] = entry[column, row] = torch.arange(len(row), device=device)
+    return _Triangle(row, column, dim * row + column, entry.flatten(), (row == column).double())
+
+
 class DenseFamily(Family):
     """Sums of features of kinds with matrices: products are those of the upper triangle; abstract."""
-
-    def __init__(self, dim: int, floor: float | Tensor, dtype: torch.dtype = torch.float64) -> None:
-        super().__init__(dim, floor, dtype)
-        self._row, self._column = torch.triu_indices(dim, dim)
-        (self._diagonal,) = (self._row == self._column).nonzero(as_tuple=True)
 
     @property
     def pseudo_samples(self) -> float:
         return self.dim + 2.0
 
+    def narrower(self, values: Tensor, variances: Tensor) -> Tensor:
+        difference = self.kind(values).matrices(self.dim) - torch.diag_embed(variances)
+        return torch.linalg.cholesky_ex(difference).info != 0
+
     def stretched(self, values: Tensor, scales: Tensor) -> Tensor:
         return scales.unsqueeze(-1) * values * scales
 
+    def forms(self, quadratic: Tensor) -> Tensor:
+        """Return the matrices Q `(*, d, d)` whose forms `x^T Q x` have the coefficients `(*, P)`."""
+        return self._symmetric((0.5 + 0.5 * self._triangle(quadratic).on_diagonal).to(quadratic) * quadratic)
+
+    def of_matrices(self, covariances: Tensor) -> Tensor:
+        return covariances.flatten(-2).index_select(-1, self._triangle(covariances).flat)
+
     def _products(self, x: Tensor) -> Tensor:
-        return x[..., self._row] * x[..., self._column]
+        triangle = self._triangle(x)
+        return x.index_select(-1, triangle.row) * x.index_select(-1, triangle.column)
 
     def _write_products(self, x: Tensor, out: Tensor) -> None:
         first = 0
@@ -106,18 +141,11 @@ class DenseFamily(Family):
             torch.mul(x[i], x[i:], out=out[first:last])
             first = last
 
-    def forms(self, quadratic: Tensor) -> Tensor:
-        """Return the matrices Q `(*, d, d)` whose forms `x^T Q x` have the coefficients `(*, P)`."""
-        return self._symmetric(torch.where(self._row == self._column, 1, 0.5).to(quadratic) * quadratic)
-
-    def of_matrices(self, covariances: Tensor) -> Tensor:
-        return covariances[..., self._row, self._column]
-
     def _central(self, sums: Tensor) -> tuple[Tensor, Tensor]:
-        means, moments = super()._central(sums)
+        means, products = (sums[..., 1:] / sums[..., :1]).split((self.dim, sums.shape[-1] - 1 - self.dim), -1)
         # A difference of large numbers where the data lie far out; rounding must not make it indefinite.
-        moments[..., self._diagonal] += self._rounding * (means.square() + moments[..., self._diagonal])
-        return means, moments
+        rounded = torch.addcmul(products, products, self._triangle(sums).on_diagonal, value=self._rounding)
+        return means, rounded - self._products(means)
 
     def _matrices(self, moments: Tensor) -> Tensor:
         matrices = self._symmetric(moments)
@@ -125,10 +153,10 @@ class DenseFamily(Family):
         return matrices
 
     def _symmetric(self, upper: Tensor) -> Tensor:
-        matrices = upper.new_empty(*upper.shape[:-1], self.dim, self.dim)
-        matrices[..., self._row, self._column] = upper
-        matrices[..., self._column, self._row] = upper
-        return matrices
+        return upper.index_select(-1, self._triangle(upper).entry).unflatten(-1, (self.dim, self.dim))
+
+    def _triangle(self, like: Tensor) -> _Triangle:
+        return _triangle(self.dim, like.device)
 
     def _log_determinant(self, moments: Tensor) -> Tensor:
         return _log_determinant(torch.linalg.cholesky(self._matrices(moments)))
@@ -138,7 +166,7 @@ class DenseFamily(Family):
         precision = torch.cholesky_inverse(lower)
         linear = (precision @ means.unsqueeze(-1)).squeeze(-1)
         # Off the diagonal a product stands for two.
-        twice = torch.where(self._row == self._column, -0.5, -1.0).to(values.device)
+        twice = 0.5 * self._triangle(values).on_diagonal - 1
         return linear, twice * self.of_matrices(precision), _log_determinant(lower)
 
 

@@ -58,7 +58,7 @@ class TiedFamily(DenseFamily):
 
     def pooled(self, weights: Tensor, moments: Tensor) -> Tensor:
         """Return the central moments `(*, 1, P)` to which those of components are shrunk: uncorrelated ones."""
-        return super().pooled(weights, moments) * (self._row == self._column).to(moments.device)
+        return super().pooled(weights, moments) * self._triangle(moments).on_diagonal
 
     def _values(self, weights: Tensor, moments: Tensor, prior: Prior | None) -> Tensor:
         moments, k = super().pooled(weights, moments), weights.shape[-2]
