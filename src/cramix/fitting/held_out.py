@@ -20,7 +20,7 @@ from torch import Tensor
 
 from cramix.fitting.em import maximize
 from cramix.fitting.features import Data
-from cramix.fitting.merge import merged
+from cramix.fitting.merge import FEW_PLACING, FEW_SETTLING, merged
 from cramix.fitting.problem import Problem
 from cramix.fitting.starts import STARTS
 
@@ -34,7 +34,7 @@ _LEAST = 3
 # Samples are set aside in quarters, each in turn until that many have been.
 _PARTS, _ENOUGH = 4, 500
 # Fits from each kind of start, EM steps at the first strength and at each of the others, and the gain at which to stop.
-_BATCH, _FIRST, _NEXT, _TOL = 2, 20, 8, 1e-4
+_BATCH, _FIRST, _NEXT, _TOL = 2, 10, 4, 1e-4
 
 
 class Choice(NamedTuple):
@@ -62,7 +62,7 @@ def choose(problem: Problem, data: Data, surplus: int | None, strengths: Sequenc
     folds, k = _Folds.of(problem, data), problem.n_components
     paths = [
         _Path("k-means", STARTS["kmeans"](folds.fitted, k, folds.batch, problem.generator), strengths[::-1]),
-        _Path("merged", merged(problem, folds.fitted, k, surplus, folds.batch), strengths),
+        _Path("merged", merged(problem, folds.fitted, surplus, folds.batch, FEW_PLACING, FEW_SETTLING), strengths),
     ]
     best, score = None, -math.inf
     for i in range(len(strengths)):

@@ -18,18 +18,37 @@ from cramix.fitting.problem import Problem
 from cramix.fitting.starts import STARTS, start_covariance
 from cramix.mixture.covariance import Family, Prior
 
-# EM steps after the start, and after each merge.
-PLACING, _SETTLING = 20, 5
+# EM steps after the start, and after each merge: as many as help, and as few as do.
+PLACING, SETTLING = 20, 5
+FEW_PLACING, FEW_SETTLING = 10, 3
 # With more dimensions than the first number, components with matrices are merged in as many principal ones as the
 # second says: there a step costs hundreds of times less, and covariances need fewer samples.
 _MANY, _PRINCIPAL = 16, 12
 
 
-def merged(problem: Problem, data: Data, k: int, surplus: int | None, batch: int) -> Tensor:
-    """Return fits with k components, `(batch, k, F)`, merged from k + 4 more, or from `surplus` more."""
+def merged(
+    problem: Problem,
+    data: Data,
+    surplus: int | None,
+    batch: int,
+    placing: int = PLACING,
+    settling: int = SETTLING,
+) -> Tensor:
+    """Return fits with the requested number of components, `(batch, k, F)`, merged from more.
+
+    Args:
+        problem: with the number of components k.
+        data: to fit.
+        surplus: components to start with in addition to k; k + 4 if None.
+        batch: number of fits.
+        placing: EM steps after the start.
+        settling: EM steps after each merge.
+    """
+    k = problem.n_components
     most = min(len(data), k + (k + 4 if surplus is None else surplus))
     within = _principal(data)
-    for outcome in merge_down(within, drawn(problem, within, most, batch), priors(within, batch, k)):
+    start, prior = drawn(problem, within, most, batch), priors(within, batch, k)
+    for outcome in merge_down(within, start, prior, placing, settling):
         components = outcome.sums.shape[1]
         problem.note_likelihood("merging", components, outcome.log_likelihood.max().item())
         if components == k:
@@ -40,12 +59,14 @@ def merged(problem: Problem, data: Data, k: int, surplus: int | None, batch: int
     return data.sums(within.responsibilities(found))
 
 
-def merge_down(data: Data, sums: Tensor, prior: Prior | None = None) -> Iterator[Outcome]:
+def merge_down(
+    data: Data, sums: Tensor, prior: Prior | None = None, placing: int = PLACING, settling: int = SETTLING
+) -> Iterator[Outcome]:
     """Place the components of fits `(B, k, F)`, then merge one pair at a time; yield the fits at k, k - 1, ... 1."""
-    outcome = maximize(data, sums, PLACING, prior=prior)
+    outcome = maximize(data, sums, placing, prior=prior)
     yield outcome
     while outcome.sums.shape[1] > 1:
-        outcome = maximize(data, merge_cheapest(data.family, outcome.sums, prior), _SETTLING, prior=prior)
+        outcome = maximize(data, merge_cheapest(data.family, outcome.sums, prior), settling, prior=prior)
         yield outcome
 
 

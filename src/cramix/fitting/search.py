@@ -131,7 +131,7 @@ class MergeDown(Method):
         k = problem.n_components
         if k == 1:
             return maximize(data, data.sums(data.x.new_ones(1, 1, len(data))), 1)
-        found = merged(problem, data, k, self.surplus, batch)
+        found = merged(problem, data, self.surplus, batch)
         plain = drawn(problem, data, k, batch)
         plain = torch.cat((plain[: batch // 2], regrouped(data, plain[batch // 2 :])))
         plain = maximize(data, plain, PLACING, prior=priors(data, batch, k)).sums
