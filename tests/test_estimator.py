@@ -52,7 +52,7 @@ def test_all_that_follows_from_the_parameters_is_as_in_scikit_learn(kind: str, d
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_attributes_have_the_shapes_dtypes_and_meanings_of_scikit_learn(kind: str, dtype: type) -> None:
     x = data().astype(dtype)
-    model = CramerMixture(3, covariance_type=kind, random_state=0).fit(x)
+    model = CramerMixture(3, covariance_type=kind, shrinkage=0, random_state=0).fit(x)
     theirs = GaussianMixture(3, covariance_type=kind, random_state=0, tol=1e-7, n_init=5, max_iter=500).fit(x)
     order = nearest(model.means_, theirs.means_)
     rtol = 1e-2 if dtype is np.float64 else 2e-2
@@ -332,7 +332,7 @@ def test_a_warm_start_goes_on() -> None:
 def test_settings_reach_the_method() -> None:
     x = data()
     model = CramerMixture(3, tol=1e-2, max_iter=7, n_init=2)
-    assert model._chosen_method(None) == (MergeDown(n_init=16, tol=1e-2, max_iter=7), 1)
+    assert model._chosen_method(None) == (MergeDown(n_init=2, tol=1e-2, max_iter=7), 1)
     model.set_params(method="em")
     assert model._chosen_method(None) == (ExpectationMaximization(n_init=2, tol=1e-2, max_iter=7), 1)
     model.set_params(method=MergeDown(n_init=1), tol=None, max_iter=None)
@@ -362,7 +362,7 @@ def test_progress_is_printed(capsys: pytest.CaptureFixture) -> None:
 @every_type
 def test_gradient_descent_on_the_likelihood_ends_where_the_default_does(kind: str) -> None:
     x = data()
-    best = CramerMixture(3, covariance_type=kind, random_state=0).fit(x).lower_bound_
+    best = CramerMixture(3, covariance_type=kind, shrinkage=0, random_state=0).fit(x).lower_bound_
     for optimizer in ("lbfgs", "adam", "lion") if kind == "diag" else ("lbfgs",):
         settings = {"optimizer": optimizer, "init_params": "k-means++", "random_state": 0}
         model = CramerMixture(3, covariance_type=kind, **settings).fit(x)

@@ -53,13 +53,15 @@ def plus_plus(x: Tensor, weights: Tensor, k: int, batch: int, generator: torch.G
         """Return those of the points with indices `(B, m)` to all points, `(B, m, n)`."""
         return (squares[index].unsqueeze(-1) + squares - 2 * (x[index] @ x.T)).clamp_min_(0)
 
-    chosen = _drawn(weights, 1, generator)  # (B, 1)
+    # All random numbers at once, run by run: the first runs do not depend on the number of runs.
+    levels = torch.rand(batch, k, trials, generator=generator, dtype=x.dtype, device=x.device)
+    chosen = _drawn(weights, levels[:, 0, :1])  # (B, 1)
     nearest = squared_distances(chosen).squeeze(1)  # (B, n)
-    for _ in range(k - 1):
+    for i in range(1, k):
         chance = weights * nearest
         # If all points coincide with chosen ones, any will do.
         chance = torch.where(chance.sum(-1, keepdim=True) > 0, chance, weights)
-        tried = _drawn(chance, trials, generator)
+        tried = _drawn(chance, levels[:, i])
         nearer = torch.minimum(nearest.unsqueeze(1), squared_distances(tried))  # (B, trials, n)
         best = (nearer @ weights.unsqueeze(-1)).squeeze(-1).argmin(-1)
         nearest = nearer[rows, best]
@@ -114,8 +116,7 @@ def _assigned(x: Tensor, weighted: Tensor, centres: Tensor) -> tuple[Tensor, Ten
     return torch.cat(labels, -1), sums.view(batch, k, -1)
 
 
-def _drawn(chances: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
-    """Draw with replacement by the rows of chances, `(B, n)`; return indices `(B, count)`."""
+def _drawn(chances: Tensor, levels: Tensor) -> Tensor:
+    """Draw with replacement by the rows of chances, `(B, n)`; return the indices at levels in [0, 1), `(B, count)`."""
     mass = chances.cumsum(-1)
-    levels = torch.rand(len(mass), count, generator=generator, dtype=mass.dtype, device=mass.device)
     return torch.searchsorted(mass, levels * mass[:, -1:], right=True).clamp_max(mass.shape[-1] - 1)

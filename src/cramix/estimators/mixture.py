@@ -19,6 +19,7 @@ from cramix.fitting import METHODS, ExpectationMaximization, FitResult, Gradient
 from cramix.fitting.api import Options, solve
 from cramix.fitting.diagnosis import convergence_warning
 from cramix.fitting.outliers import Outliers, find_outliers
+from cramix.fitting.samples import n_samples
 from cramix.fitting.starts import STARTS
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.coordinates import in_coordinates
@@ -55,7 +56,11 @@ class CramerMixture(DensityMixin, BaseEstimator):
         reg_covar: added to every variance, in squared units of the data. None is 1e-6 of the variance of each column.
         max_iter: the largest number of iterations of the last stage; None for the method's default. 0 returns the
             start of an EM fit.
-        n_init: multiplies the number of starts of the method; the best fit is kept.
+        shrinkage: how far covariances are shrunk to what components share, see `cramix.fit`: "auto", a number, or 0 for
+            plain maximum likelihood, as in `GaussianMixture`. With few samples for each number to learn, "auto" is what
+            held-out scores choose; else, and for fits from a given start, it is 0.
+        n_init: number of searches, or of starts for methods without one; the best fit is kept. With 1, a search ends as
+            soon as two fits agree. More of them take longer and never end worse.
         init_params: "kmeans", "k-means++", "random", "random_from_data", or an existing mixture: a
             `MultivariateNormalMixture`, or a fitted `GaussianMixture` or `CramerMixture`; None for the start that suits
             the method.
@@ -81,6 +86,7 @@ class CramerMixture(DensityMixin, BaseEstimator):
     Attributes:
         weights_, means_, covariances_, precisions_, precisions_cholesky_: as in `GaussianMixture`.
         converged_, n_iter_: whether the last stage converged, and its number of iterations.
+        shrinkage_: the shrinkage of the covariances, chosen or given.
         lower_bound_: mean log likelihood of the data, without the samples in `result_.outliers`: a few isolated ones
             that lie absurdly far out are left out of the fit, with a warning.
         lower_bounds_: the mean log likelihood, or minus the loss, at the iterations of the last stage.
@@ -106,6 +112,7 @@ class CramerMixture(DensityMixin, BaseEstimator):
     covariance_type: str = "full"
     tol: float | None = None
     reg_covar: float | None = None
+    shrinkage: float | str = "auto"
     max_iter: int | None = None
     n_init: int = 1
     init_params: Any = None
@@ -145,7 +152,7 @@ class CramerMixture(DensityMixin, BaseEstimator):
                     f"Expected n_samples >= n_components but got n_components = {self.n_components}, "
                     f"n_samples = {len(rows)} with a sample_weight > 0"
                 )
-            result = self._solve(rows.double(), mass / mass.max(), given, outliers)
+            result = self._solve(rows.double(), mass / mass.max(), given, outliers, n_samples(weights))
             result = replace(result, n_samples=len(x) - len(outliers.rows))
         self._keep(result, form)
         for warning in result.warnings:
@@ -223,7 +230,14 @@ class CramerMixture(DensityMixin, BaseEstimator):
             return Outliers()
         return find_outliers(x, weights / weights.max(), self.n_components)  # large weights must not overflow
 
-    def _solve(self, x: Tensor, weights: Tensor | None, given: Given, outliers: Outliers | None = None) -> FitResult:
+    def _solve(
+        self,
+        x: Tensor,
+        weights: Tensor | None,
+        given: Given,
+        outliers: Outliers | None = None,
+        count: float | None = None,
+    ) -> FitResult:
         """Run the method as often as `n_init` asks beyond its own starts, and return the best fit."""
         options = Options(
             self.covariance_type,
@@ -232,9 +246,13 @@ class CramerMixture(DensityMixin, BaseEstimator):
             generator=self._generator(x.device),
             progress=line_printer(self.verbose, self.verbose_interval),
             outliers=outliers,
+            shrinkage=self.shrinkage,
+            n_samples=count,
         )
         if self._continues():
             start: Start = self._last_mixture(x)
+            if self.shrinkage == "auto":
+                options = replace(options, shrinkage=self.shrinkage_)
         else:
             start = initial(self.init_params, given, x, self.n_components, options)
         method, times = self._chosen_method(start)
@@ -310,6 +328,7 @@ class CramerMixture(DensityMixin, BaseEstimator):
         self._form, self.result_, self.history_ = form, result, result.history
         self.mixture_ = mixture.to(form.dtype)
         self.converged_, self.n_iter_, self.lower_bound_ = result.converged, result.n_iter, result.log_likelihood
+        self.shrinkage_ = result.shrinkage
         last = [-step.loss for step in result.history if step.name == result.history[-1].name]
         self.lower_bounds_ = last[-result.n_iter :] if result.n_iter else []
 

@@ -45,11 +45,18 @@ class Outcome(NamedTuple):
         likely = self.log_likelihood >= self.log_likelihood.max() - rounding
         return self.sums[likely.to(torch.uint8).argmax()].unsqueeze(0)
 
+    @property
+    def one_prior(self) -> Prior | None:
+        """The prior of one fit: all fits of a solution have the same."""
+        if self.prior is None:
+            return None
+        return Prior(self.prior.weight[:1], None if self.prior.moments is None else self.prior.moments[:1])
+
     def solution(self, problem: Problem) -> Solution:
         """Return the most likely fit as the solution of a problem."""
         stopped = OUT_OF_ITERATIONS if self.n_iter else NO_ITERATIONS
         reason = "the log likelihood gains less than tol" if self.converged else stopped
-        components = Components(*(x.squeeze(0) for x in problem.family.parameters(self.best(), self.prior)))
+        components = Components(*(x.squeeze(0) for x in problem.family.parameters(self.best(), self.one_prior)))
         return Solution(components, self.converged, reason, self.n_iter)
 
 
@@ -60,7 +67,7 @@ def settled(data: Data, outcome: Outcome, tol: float) -> Outcome:
     """
     if outcome.converged or not outcome.n_iter:
         return outcome
-    _, likelihood = data.step(outcome.best(), outcome.prior)
+    _, likelihood = data.step(outcome.best(), outcome.one_prior)
     return outcome._replace(converged=bool(likelihood - outcome.log_likelihood.max() < tol))
 
 
@@ -78,7 +85,7 @@ def maximize(
         data: the target.
         sums: the starts, `(B, k, F)`.
         max_iter: the largest number of steps; 0 returns the starts.
-        tol: 0 takes all steps.
+        tol: 0 takes all steps. With a prior, changes count, because it may lower the likelihood.
         prior: pseudo-samples that every component has in addition to its data.
         watch: called with the best mean log likelihood before each step.
     """
@@ -87,7 +94,8 @@ def maximize(
         sums, likelihood = data.step(sums, prior)
         if watch is not None:
             watch(likelihood.max().item())
-        if tol and bool(((likelihood - last).abs() < tol if prior else likelihood - last < tol).all()):
+        gain = likelihood - last
+        if tol and bool(((gain if prior is None else gain.abs()) < tol).all()):  # shrinkage may lower the likelihood
             return Outcome(sums, likelihood, i, True, prior)
         last = likelihood
     return Outcome(sums, last, max_iter, False, prior)
@@ -173,6 +181,7 @@ class ExpectationMaximization(Method):
     """
 
     name: ClassVar[str] = "em"
+    shrinks: ClassVar[bool] = True
     n_init: int = 1
     tol: float = 1e-6
     max_iter: int = 1000
@@ -189,8 +198,10 @@ class ExpectationMaximization(Method):
             problem.note_likelihood("expectation maximisation", problem.n_components, log_likelihood)
 
         sums = draw_starts(problem, "kmeans", problem.data, problem.n_components, self.n_init)
-        outcome = maximize(problem.data, sums, self.max_iter, self.tol, watch=watch)
+        strength = problem.shrinkage or 0.0
+        prior = problem.shrinkage_prior(strength, self.n_init) if strength else None
+        outcome = maximize(problem.data, sums, self.max_iter, self.tol, prior, watch)
         if not self.max_iter:
-            _, likelihood = problem.data.step(sums)
+            _, likelihood = problem.data.step(sums, prior)
             outcome = outcome._replace(log_likelihood=likelihood)
-        return settled(problem.data, outcome, self.tol).solution(problem)
+        return settled(problem.data, outcome, self.tol).solution(problem)._replace(shrinkage=strength)

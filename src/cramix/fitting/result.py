@@ -58,7 +58,7 @@ class FitResult:
     n_samples: int | None
     n_parameters: int = field(repr=False)
     warnings: tuple[str, ...] = ()
-    outliers: tuple[int, ...] = ()
+    outliers: tuple[int, ...] = field(default=(), repr=False)  # in the warnings
     shrinkage: float = 0.0
 
     @property

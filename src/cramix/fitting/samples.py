@@ -15,6 +15,8 @@ from cramix.mixture.coordinates import in_coordinates
 
 # Samples that are read at a time.
 ROWS = 1 << 16
+# Larger weights are no counts: in floating point all large numbers are whole.
+_LARGEST_COUNT = 2.0**32
 # Squares of larger numbers overflow in float64 when they are summed.
 _LARGEST = 1e150
 
@@ -92,7 +94,7 @@ def n_samples(weights: Tensor) -> float:
     the same variance (Kish).
     """
     weights = weights.double()
-    if bool((weights == weights.round()).all()):
+    if weights.max() < _LARGEST_COUNT and bool((weights == weights.round()).all()):
         return weights.sum().item()
     weights = weights / weights.max()
     return (weights.sum().square() / weights.square().sum()).item()

@@ -15,6 +15,7 @@ All stages but the polishing use a subset of large data, and float32 where its r
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,19 +27,18 @@ from cramix.distance.sliced import sliced_cramer_squared
 from cramix.fitting.diagnosis import NARROW
 from cramix.fitting.em import Outcome, maximize, polish
 from cramix.fitting.features import Data
-from cramix.fitting.held_out import STRENGTHS, choose, is_scarce
+from cramix.fitting.held_out import STRENGTHS, Choice, choose, is_scarce
 from cramix.fitting.merge import PLACING, drawn, merged, priors
 from cramix.fitting.problem import Method, Problem, Solution
 from cramix.fitting.starts import regrouped, sums_of, sums_with
 from cramix.mixture import MultivariateNormalMixture
-from cramix.mixture.covariance import Family
 
 # EM steps before fits are compared.
 _CHOOSING = 30
 # Distance from the origin in standard deviations up to which float32 has enough digits.
 _FAR = 50.0
-# Fits of either kind in a round.
-_BATCH = 4
+# Rounds of a search, and fits of either kind in a round.
+_ROUNDS, _BATCH = 2, 4
 # Mean log likelihoods that differ by less belong to the same optimum, and are the same up to rounding in float32.
 _SAME, _ROUNDING = 1e-3, 1e-6
 
@@ -48,7 +48,9 @@ class MergeDown(Method):
     """Fit more components than requested, merge them, and polish the best fit.
 
     Args:
-        n_init: the largest number of fits that are merged down, in rounds of four.
+        n_init: number of searches. A search is two rounds of four merged and four plain fits; a single one ends after
+            the first round if two fits agree. The best fit of each round is polished, so that more searches never end
+            worse.
         surplus: components to start with in addition to k; k + 4 if None.
         rows: the largest number of samples to search with; larger data are subsampled at random.
         tol: gain of the mean log likelihood in a step at which to stop.
@@ -57,7 +59,7 @@ class MergeDown(Method):
 
     name: ClassVar[str] = "merge"
     shrinks: ClassVar[bool] = True
-    n_init: int = 8
+    n_init: int = 1
     surplus: int | None = None
     rows: int = 20_000
     tol: float = 1e-7
@@ -72,16 +74,90 @@ class MergeDown(Method):
 
     def run(self, problem: Problem) -> Solution:
         """Solve the problem."""
-        data = problem.data
-        some = self._some(problem)
-        fits, strength = self._searched(problem, data.like(some, _dtype(data)))
-        some_data = data if some is None else data.like(some)
-        outcome = self._polished(problem, some_data, fits.best(_ROUNDING), strength)
-        if data.covariances is None and _has_collapsed(problem.family, outcome):
-            outcome = self._polished(problem, some_data, best_sound(some_data, fits), strength)
-        if some is not None:
+        data, rows = problem.data, self._rows(problem)
+        some = data if rows is None else data.like(rows)
+        search = data.like(rows, _dtype(data))
+        strength, rounds = self._begun(problem, search)
+        found, polished = list[Outcome](), list[Outcome]()
+        for fits in rounds:
+            fits = _in_double(problem, search, fits)
+            best = fits.log_likelihood.max().item()
+            name = f"choosing, shrinkage {strength:g}" if strength else "choosing"
+            problem.note_likelihood(name, problem.n_components, best)
+            if all(abs(best - other.log_likelihood.max().item()) > _SAME for other in found):
+                polished += self._candidates(problem, some, fits, strength)
+            found.append(fits)
+        outcome = self._chosen(problem, some, Outcome.of(found), polished, strength)
+        if rows is not None:
             outcome = self._polished(problem, data, outcome.sums, strength)
         return outcome.solution(problem)._replace(shrinkage=strength)
+
+    def _rows(self, problem: Problem) -> Tensor | None:
+        """Return the indices of the samples to search with; None for all."""
+        rows = max(self.rows, 10 * problem.n_components)
+        return problem.data.resample(rows, problem.generator) if len(problem.data) > rows else None
+
+    def _begun(self, problem: Problem, data: Data) -> tuple[float, Iterator[Outcome]]:
+        """Return the shrinkage, and rounds of fits with it."""
+        choice = None
+        if problem.shrinkage != 0 and (problem.shrinkage is not None or is_scarce(problem)):
+            choice = choose(
+                problem, data, self.surplus, STRENGTHS if problem.shrinkage is None else (problem.shrinkage,)
+            )
+        if choice is None:
+            return problem.shrinkage or 0.0, self._search(problem, data, problem.shrinkage or 0.0)
+        return choice.shrinkage, self._continued(problem, data, choice)
+
+    def _continued(self, problem: Problem, data: Data, choice: Choice) -> Iterator[Outcome]:
+        """Yield the chosen fits, continued with all samples; rounds of others follow if more searches are asked for."""
+        prior = problem.shrinkage_prior(choice.shrinkage, len(choice.sums))
+        yield maximize(data, choice.sums, _CHOOSING, _SAME / 100, prior)
+        if self.n_init > 1:
+            yield from self._search(problem, data, choice.shrinkage)
+
+    def search(self, problem: Problem, data: Data) -> Outcome:
+        """Return the fits of all rounds, without shrinkage."""
+        return _in_double(problem, data, Outcome.of(list(self._search(problem, data, 0.0))))
+
+    def _search(self, problem: Problem, data: Data, strength: float) -> Iterator[Outcome]:
+        """Yield rounds of fits with a shrinkage."""
+        likelihoods = []
+        for i in range(_ROUNDS * self.n_init):
+            fits = self._round(problem, data, strength, first=i == 0)
+            yield fits
+            likelihoods.append(fits.log_likelihood[_sound(data, fits)])
+            if problem.n_components == 1 or (self.n_init == 1 and _found_twice(torch.cat(likelihoods))):
+                return
+
+    def _round(self, problem: Problem, data: Data, strength: float, first: bool) -> Outcome:
+        """Run some fits from more components than requested, and some from the requested number."""
+        k = problem.n_components
+        if k == 1:
+            return maximize(data, data.sums(data.x.new_ones(1, 1, len(data))), 1)
+        found = merged(problem, data, self.surplus, _BATCH)
+        plain = drawn(problem, data, k, _BATCH)
+        plain = torch.cat((plain[: _BATCH // 2], regrouped(data, plain[_BATCH // 2 :])))
+        plain = maximize(data, plain, PLACING, prior=priors(data, _BATCH, k)).sums
+        starts = [found, plain]
+        if first and isinstance(problem.init_params, MultivariateNormalMixture):
+            starts.append(maximize(data, sums_of(problem, problem.init_params), PLACING).sums)
+        sums = torch.cat(starts)
+        prior = problem.shrinkage_prior(strength, len(sums)) if strength else None
+        return maximize(data, sums, _CHOOSING, _SAME / 100, prior)
+
+    def _candidates(self, problem: Problem, data: Data, fits: Outcome, strength: float) -> list[Outcome]:
+        """Return the best fit of a round after polishing, and the best without narrow components if it collapsed."""
+        found = [self._polished(problem, data, fits.best(_ROUNDING), strength)]
+        if _has_collapsed(problem, found[0]) and bool(_sound(data, fits).any()):
+            found.append(self._polished(problem, data, best_sound(data, fits), strength))
+        return found
+
+    def _chosen(self, problem: Problem, data: Data, fits: Outcome, polished: list[Outcome], strength: float) -> Outcome:
+        """Return the most likely of the polished fits without collapsed components, or the nearest by Cramér loss."""
+        sound = [outcome for outcome in polished if not _has_collapsed(problem, outcome)]
+        if not sound:
+            sound = [self._polished(problem, data, best_sound(data, fits), strength)]
+        return max(sound, key=lambda outcome: outcome.log_likelihood.item())
 
     def _polished(self, problem: Problem, data: Data, sums: Tensor, strength: float) -> Outcome:
         def watch(log_likelihood: float) -> None:
@@ -91,51 +167,6 @@ class MergeDown(Method):
         if math.isfinite(strength):  # a fixed covariance to shrink to: otherwise steps would maximise nothing
             prior = problem.family.completed(prior, sums)
         return polish(data, sums, self.max_iter, self.tol, watch, prior)
-
-    def _some(self, problem: Problem) -> Tensor | None:
-        """Return the indices of the samples to search with; None for all."""
-        rows = max(self.rows, 10 * problem.n_components)
-        return problem.data.resample(rows, problem.generator) if len(problem.data) > rows else None
-
-    def _searched(self, problem: Problem, data: Data) -> tuple[Outcome, float]:
-        """Return the fits to compare, and their shrinkage."""
-        if problem.shrinkage == 0 or (problem.shrinkage is None and not is_scarce(problem)):
-            return self.search(problem, data), 0.0
-        strengths = STRENGTHS if problem.shrinkage is None else (problem.shrinkage,)
-        choice = choose(problem, data, self.surplus, strengths)
-        if choice is None:
-            return self.search(problem, data), 0.0
-        sums, strength = choice
-        prior = problem.shrinkage_prior(strength, len(sums))
-        fits = maximize(data, sums, _CHOOSING, _SAME / 100, prior)
-        problem.note_likelihood(
-            f"choosing, shrinkage {strength:g}", problem.n_components, fits.log_likelihood.max().item()
-        )
-        return _in_double(problem, data, fits), strength
-
-    def search(self, problem: Problem, data: Data) -> Outcome:
-        """Return the fits of all rounds."""
-        found = list[Outcome]()
-        if isinstance(problem.init_params, MultivariateNormalMixture):
-            found.append(maximize(data, sums_of(problem, problem.init_params), PLACING + _CHOOSING))
-        for begun in range(0, self.n_init, _BATCH):
-            found.append(self._round(problem, data, min(self.n_init - begun, _BATCH)))
-            fits = Outcome.of(found)
-            problem.note_likelihood("choosing", problem.n_components, fits.log_likelihood.max().item())
-            if problem.n_components == 1 or _found_twice(fits.log_likelihood[_sound(data, fits)]):
-                break
-        return _in_double(problem, data, fits)
-
-    def _round(self, problem: Problem, data: Data, batch: int) -> Outcome:
-        """Run some fits from more components than requested, and some from the requested number."""
-        k = problem.n_components
-        if k == 1:
-            return maximize(data, data.sums(data.x.new_ones(1, 1, len(data))), 1)
-        found = merged(problem, data, self.surplus, batch)
-        plain = drawn(problem, data, k, batch)
-        plain = torch.cat((plain[: batch // 2], regrouped(data, plain[batch // 2 :])))
-        plain = maximize(data, plain, PLACING, prior=priors(data, batch, k)).sums
-        return maximize(data, torch.cat((found, plain)), _CHOOSING, _SAME / 100)
 
 
 def best_sound(data: Data, fits: Outcome) -> Tensor:
@@ -164,8 +195,10 @@ def _found_twice(likelihoods: Tensor) -> bool:
     return len(likelihoods) > 1 and bool(likelihoods.topk(2).values.diff().abs() < _SAME)
 
 
-def _has_collapsed(family: Family, outcome: Outcome) -> bool:
-    if float(torch.as_tensor(family.floor).min()) >= NARROW:
+def _has_collapsed(problem: Problem, outcome: Outcome) -> bool:
+    """Return whether components have collapsed onto samples; those of a mixture may be as narrow as they are."""
+    family = problem.family
+    if not problem.target.is_empirical or float(torch.as_tensor(family.floor).min()) >= NARROW:
         return False
     _, means, values = family.parameters(outcome.sums, outcome.prior)
     return bool(family.collapsed(means, values).any())

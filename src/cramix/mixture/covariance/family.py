@@ -114,13 +114,14 @@ class Family(ABC):
         return runnalls_cost(merged, each[..., first], each[..., second])
 
     def log_prior(self, means: Tensor, values: Tensor, prior: Prior) -> Tensor:
-        """Return the mean log density of the pseudo-samples of a prior with moments, `(B,)`.
+        """Return the mean log density of the pseudo-samples of a prior with moments, less that under its own, `(B,)`.
 
         EM with the prior raises the sum of this and the log likelihood.
         """
         assert prior.moments is not None
         _, quadratic, log_determinant = self._precision(means, values)
-        each = (quadratic * prior.moments).sum(-1) - 0.5 * log_determinant
+        own = self._log_determinant(prior.moments) + self.dim
+        each = (quadratic * prior.moments).sum(-1) + 0.5 * (own - log_determinant)
         return prior.weight[:, 0, 0] * each.expand(means.shape[:-1]).sum(-1)
 
     @staticmethod
