@@ -12,7 +12,7 @@ from torch import Tensor
 from cramix import ConvergenceWarning, fit
 from cramix.fitting.api import Options, prepare
 from cramix.fitting.diagnosis import collapsed, warnings_of
-from cramix.fitting.merge import MergeDown
+from cramix.fitting.search import MergeDown
 from cramix.mixture.covariance import FAMILIES
 
 D = torch.float64
@@ -89,9 +89,9 @@ CASES = {
     ),
     "a repeated point": Case(
         REPEATED, 3, {},
-        'They cover one point, which the data repeat. Use fewer components or covariance_type="tied", or increase '
-        "reg_covar.",
-        [{"k": 1}, TIED, {"reg_covar": 1.0}],
+        'They cover one point, which the data repeat. Use fewer components, covariance_type="tied" or shrinkage, or '
+        "increase reg_covar.",
+        [{"k": 1}, TIED, {"shrinkage": "auto"}, {"reg_covar": 1.0}],
     ),
     "repeated points, diagonal": Case(
         REPEATED, 3, DIAG,
@@ -121,9 +121,9 @@ CASES = {
     ),
     "components with few samples": Case(
         clusters(5, 8, 6, 30.0), 8, {},
-        'They cover at most 5 distinct points each. Use fewer components or covariance_type="tied", or increase '
-        "reg_covar.",
-        [{"k": 1}, TIED, {"reg_covar": 1e3}],
+        'They cover at most 5 distinct points each. Use fewer components, covariance_type="tied" or shrinkage, or '
+        "increase reg_covar.",
+        [{"k": 1}, TIED, {"shrinkage": "auto"}, {"reg_covar": 1e3}],
     ),
     "components with few samples, too few for one covariance": Case(
         clusters(4, 3, 10, 30.0), 3, {},
@@ -145,9 +145,9 @@ CASES = {
     ),
     "different planes": Case(
         torch.cat((normal(50, 3) * FLAT, normal(50, 3, 1) * FLAT.flip(0) + 9)), 2, {},
-        'Their samples lie close to a line or a plane. Use fewer components or covariance_type="tied", or increase '
-        "reg_covar.",
-        [{"k": 1}, TIED, {"reg_covar": 1e-2}],
+        'Their samples lie close to a line or a plane. Use fewer components, covariance_type="tied" or shrinkage, or '
+        "increase reg_covar.",
+        [{"k": 1}, TIED, {"shrinkage": "auto"}, {"reg_covar": 1e-2}],
     ),
     "equal in a column": Case(
         GRID.repeat(20, 1) + torch.tensor([0.1, 0.0], dtype=D) * normal(240), 3, DIAG,
@@ -156,8 +156,9 @@ CASES = {
     ),
     "close together": Case(
         torch.cat((normal(100, 1), 7 + 1e-5 * normal(100, 1, 1))), 2, {},
-        'Their samples nearly coincide. Use fewer components or covariance_type="tied", or increase reg_covar.',
-        [{"k": 1}, TIED, {"reg_covar": 1e-2}],
+        'Their samples nearly coincide. Use fewer components, covariance_type="tied" or shrinkage, or increase '
+        "reg_covar.",
+        [{"k": 1}, TIED, {"shrinkage": 1.0}, {"reg_covar": 1e-2}],
     ),
 }  # fmt: skip
 
@@ -165,10 +166,10 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_cause_is_named_and_the_remedy_removes_it(name: str) -> None:
     case = CASES[name]
-    (text,) = texts(case.x, case.k, **case.options)
+    (text,) = texts(**{"x": case.x, "k": case.k, "shrinkage": 0} | case.options)
     assert text.endswith(case.says)
     for cure in case.cures:
-        changed = {"x": case.x, "k": case.k, **case.options} | cure
+        changed = {"x": case.x, "k": case.k, "shrinkage": 0} | case.options | cure
         assert texts(**changed) == [], f"after {cure}"
 
 
@@ -188,7 +189,7 @@ def test_no_warning_without_a_problem(x: Tensor, k: int, covariance_type: str) -
 
 
 def diagnosed(x: Tensor, k: int, can_shrink: bool, covariance_type: str = "full", **options: Any) -> list[str]:
-    options = Options(covariance_type, generator=torch.Generator().manual_seed(0), **options)
+    options = Options(covariance_type, generator=torch.Generator().manual_seed(0), shrinkage=0, **options)
     problem = prepare(x, k, MergeDown(), options)
     with torch.no_grad():
         solution = MergeDown().run(problem)

@@ -7,10 +7,14 @@ from contextlib import contextmanager
 
 from cramix.extras import require
 from cramix.fitting import Step
+from cramix.fitting.held_out import HELD_OUT
 
 
 def line_printer(verbose: int, interval: int) -> Callable[[Step], None] | None:
-    """Return what `fit` calls with every step: None for 0, a line every `interval` steps for 1, with details for 2."""
+    """Return what `fit` calls with every step: None for 0, a line every `interval` steps for 1, with details for 2.
+
+    Held-out scores are always printed: they explain the shrinkage.
+    """
     if not verbose:
         return None
     count = 0
@@ -18,6 +22,9 @@ def line_printer(verbose: int, interval: int) -> Callable[[Step], None] | None:
     def show(step: Step) -> None:
         nonlocal count
         count += 1
+        if step.name.startswith(HELD_OUT):
+            print(f"  {step.name}: mean log likelihood {-step.loss:.6g}")
+            return
         if count % interval:
             return
         details = f"\t {step.name}, {step.n_components} components, loss {step.loss:.6g}, {step.seconds:.2f} s"

@@ -9,7 +9,6 @@ from numbers import Real
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from cramix.arrays import as_tensor
 from cramix.checks import check_choice, check_integer, check_number
@@ -170,7 +169,7 @@ def prepare(X: Any, n_components: int, method: Method, options: Options = Option
         target.univariate,
         standard,
         shrinkage,
-        _count(target.mixture.weights, options),
+        _count(target, outliers, options),
         outliers,
     )
 
@@ -241,13 +240,14 @@ def _read_shrinkage(shrinkage: object, method: Method) -> float | None:
     return float(shrinkage)
 
 
-def _count(weights: Tensor, options: Options) -> float:
-    """Return the number of samples that weights stand for: their sum if they are counts, else the effective number."""
+def _count(target: Target, outliers: Outliers, options: Options) -> float:
+    """Return the number of samples that the target stands for."""
     if options.n_samples is not None:
         return options.n_samples
     if options.sample_weight is None:
-        return float(len(weights))
-    return n_samples(as_tensor("sample_weight", options.sample_weight).double())
+        return float(target.mixture.n_components)
+    weights = as_tensor("sample_weight", options.sample_weight).double()
+    return n_samples(weights.index_fill(0, torch.tensor(outliers.rows, dtype=torch.int64, device=weights.device), 0))
 
 
 def _start(start: object, n_components: int, target: Target) -> str | MultivariateNormalMixture | None:

@@ -24,6 +24,8 @@ from cramix.fitting.merge import FEW_PLACING, FEW_SETTLING, merged
 from cramix.fitting.problem import Problem
 from cramix.fitting.starts import STARTS
 
+# How the names of steps with held-out scores begin.
+HELD_OUT = "held out"
 # The strengths to try.
 STRENGTHS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, math.inf)
 # With as many samples for each number to learn, shrinkage changes nothing that could be seen. From half as many on, it
@@ -69,8 +71,8 @@ def choose(problem: Problem, data: Data, surplus: int | None, strengths: Sequenc
         paths = [path for path in paths if path.worse < 2]
         for path, found in zip(paths, folds.advance(paths, i), strict=True):
             strength = path.strengths[i]
-            problem.note_likelihood(f"held out, {path.name}, shrinkage {strength:g}", k, found)
-            path.worse = 0 if found > path.best else path.worse + 1
+            problem.note_likelihood(f"{HELD_OUT}, {path.name}, shrinkage {strength:g}", k, found)
+            path.worse = path.worse + 1 if found <= path.best and math.isfinite(path.best) else 0
             path.best = max(path.best, found)
             if found > score:
                 best, score = Choice(path.sums, strength), found

@@ -35,10 +35,13 @@ from cramix.mixture import MultivariateNormalMixture
 
 # EM steps before fits are compared.
 _CHOOSING = 30
-# Distance from the origin in standard deviations up to which float32 has enough digits.
-_FAR = 50.0
+# Distance from the origin in standard deviations up to which float32 has enough digits, and numbers in the features up
+# to which float64 takes little more time.
+_FAR, _SMALL = 50.0, 1 << 18
 # Rounds of a search, and fits of either kind in a round.
 _ROUNDS, _BATCH = 2, 4
+# Fits without narrow components that are polished if the best one collapses.
+_TRIED = 3
 # Mean log likelihoods that differ by less belong to the same optimum, and are the same up to rounding in float32.
 _SAME, _ROUNDING = 1e-3, 1e-6
 
@@ -146,10 +149,14 @@ class MergeDown(Method):
         return maximize(data, sums, _CHOOSING, _SAME / 100, prior)
 
     def _candidates(self, problem: Problem, data: Data, fits: Outcome, strength: float) -> list[Outcome]:
-        """Return the best fit of a round after polishing, and the best without narrow components if it collapsed."""
+        """Return the best fit of a round after polishing; if it collapsed, also some without narrow components."""
         found = [self._polished(problem, data, fits.best(_ROUNDING), strength)]
-        if _has_collapsed(problem, found[0]) and bool(_sound(data, fits).any()):
-            found.append(self._polished(problem, data, best_sound(data, fits), strength))
+        sound = _sound(data, fits)
+        rest = fits._replace(sums=fits.sums[sound], log_likelihood=fits.log_likelihood[sound])
+        while _has_collapsed(problem, found[-1]) and len(rest.sums) and len(found) <= _TRIED:
+            found.append(self._polished(problem, data, rest.best(), strength))
+            other = rest.log_likelihood < rest.log_likelihood.max() - _SAME
+            rest = rest._replace(sums=rest.sums[other], log_likelihood=rest.log_likelihood[other])
         return found
 
     def _chosen(self, problem: Problem, data: Data, fits: Outcome, polished: list[Outcome], strength: float) -> Outcome:
@@ -186,8 +193,9 @@ def _in_double(problem: Problem, data: Data, fits: Outcome) -> Outcome:
 
 
 def _dtype(data: Data) -> torch.dtype:
-    """Return float32 unless samples lie so far out that their squares leave too few digits for the others."""
-    return torch.float32 if data.x.abs().max() < _FAR else torch.float64
+    """Return float32 unless the data are small, or so far out that squares leave too few digits for the others."""
+    small = len(data) * data.family.count <= _SMALL
+    return torch.float64 if small or data.x.abs().max() >= _FAR else torch.float32
 
 
 def _found_twice(likelihoods: Tensor) -> bool:

@@ -149,7 +149,7 @@ class DenseFamily(Family):
 
     def _matrices(self, moments: Tensor) -> Tensor:
         matrices = self._symmetric(moments)
-        matrices.diagonal(dim1=-2, dim2=-1).add_(self.floor)
+        matrices.diagonal(dim1=-2, dim2=-1).mul_(1 + self._rounding).add_(self.floor)
         return matrices
 
     def _symmetric(self, upper: Tensor) -> Tensor:
