@@ -208,8 +208,8 @@ def _is_pooled_covariance_singular(problem: Problem, solution: Solution) -> bool
 
 
 def _has_own_covariances(problem: Problem) -> bool:
-    """Return whether each component has a matrix of its own, with more than one number."""
-    return problem.family.kind is Full and problem.target.dim > 1
+    """Return whether each component has a matrix of its own, with more than one number, from samples."""
+    return problem.target.is_empirical and problem.family.kind is Full and problem.target.dim > 1
 
 
 def _regularized(problem: Problem) -> bool:

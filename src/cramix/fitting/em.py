@@ -21,10 +21,7 @@ _FIRST, _GROWTH, _LEAST = 4.0, 4.0, 2.0
 
 
 class Outcome(NamedTuple):
-    """Sums of features `(B, k, F)`, mean log likelihoods `(B,)`, the number of steps, and whether they converged.
-
-    The likelihood of fits that are polished with a prior includes that of its pseudo-samples.
-    """
+    """Sums of features `(B, k, F)`, mean log likelihoods `(B,)`, the number of steps, and whether they converged."""
 
     sums: Tensor
     log_likelihood: Tensor
@@ -128,21 +125,24 @@ def polish(
         return maximize(data, sums, 0, prior=prior)
     taken = 0
 
+    def of_prior(point: Tensor) -> float:
+        if prior is None or prior.moments is None:
+            return 0.0
+        return data.family.log_prior(*data.family.parameters(point, prior)[1:], prior).item()
+
     def step(point: Tensor) -> tuple[Tensor, float]:
         nonlocal taken
         taken += 1
         following, likelihood = data.step(point, prior)
         watch(likelihood.item())
-        if prior is not None and prior.moments is not None:
-            likelihood += data.family.log_prior(*data.family.parameters(point, prior)[1:], prior)
-        return following, likelihood.item()
+        return following, likelihood.item() + of_prior(point)
 
     longest = _FIRST
     first, value = step(sums)
     while taken < max_iter:
         second, first_value = step(first)
         if first_value - value < tol:
-            return Outcome(second, sums.new_tensor([first_value]), taken, True, prior)
+            return Outcome(second, sums.new_tensor([first_value - of_prior(first)]), taken, True, prior)
         length, point = _extrapolate(sums, first, second, longest)
         sums, value, first = first, first_value, second
         if point is None or taken == max_iter:
@@ -156,7 +156,7 @@ def polish(
             longest = longest * _GROWTH if length == longest else longest
         else:
             longest = max(longest / _GROWTH, _LEAST)
-    return Outcome(first, sums.new_tensor([value]), taken, False, prior)
+    return Outcome(first, sums.new_tensor([value - of_prior(sums)]), taken, False, prior)
 
 
 def _extrapolate(start: Tensor, first: Tensor, second: Tensor, longest: float) -> tuple[float, Tensor | None]:
