@@ -81,12 +81,7 @@ def warnings_of(problem: Problem, solution: Solution, narrow: Tensor, *, can_shr
         of = f"{int(narrow.sum())} of {problem.n_components} components"
         cause = _cause(problem, solution, narrow, can_shrink)
         yield f"{of} have collapsed: apart from reg_covar they have no variance in some direction. {cause}"
-    elif (
-        not solution.shrinkage
-        and problem.target.is_empirical
-        and _has_own_covariances(problem)
-        and not _regularized(problem)
-    ):
+    elif _has_own_covariances(problem) and not solution.shrinkage and not _regularized(problem):
         yield from _unsupported(problem, solution, can_shrink)
     if not solution.converged and solution.reason != NO_ITERATIONS:
         stopped = f"{_NOT_CONVERGED}. "
