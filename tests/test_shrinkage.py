@@ -406,7 +406,6 @@ def three_clusters(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([g.normal(i, 1, (n, 30)) for i in range(3)]), np.repeat(range(3), n)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_three_clusters_in_30_dimensions(seed: int) -> None:
     (x, labels), (new, _) = three_clusters(seed, 166), three_clusters(100 + seed, 1_000)
@@ -417,7 +416,6 @@ def test_three_clusters_in_30_dimensions(seed: int) -> None:
     assert found.shrinkage_ > 0
 
 
-@pytest.mark.slow
 def test_two_clusters_in_100_dimensions() -> None:
     """The optimal classifier, which knows the means, has an index of about 0.9."""
     g = np.random.default_rng(0)
