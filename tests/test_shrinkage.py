@@ -151,6 +151,17 @@ def test_extreme_strengths_are_limits(kind: str, strength: float) -> None:
     np.testing.assert_allclose(matrices(kind, values, 3, 4)[0], expected, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_pseudo_samples_of_data_far_out_have_a_density(kind: str) -> None:
+    """Groups 1e6 apart have a covariance that is singular up to rounding; a component without samples takes it."""
+    family, variances = FAMILIES[kind](2, 1e-6), torch.linspace(1e11, 2e11, 50, dtype=D)
+    sums = family.sums(torch.full((50, 1), 1e-12, dtype=D), torch.zeros(50, 1, 2, dtype=D), torch.eye(2, dtype=D))
+    prior = family.prior(torch.full((50,), 0.1, dtype=D), variances[:, None, None, None].expand(50, 1, 2, 2))
+    weights, means, values = family.parameters(sums, prior)
+    np.testing.assert_allclose(matrices(kind, values, 1, 2)[:, 0, 0, 0], variances, rtol=1e-9)
+    assert family.coefficients(weights, means, values).isfinite().all()
+
+
 class Objective:
     """The mean log likelihood less nu / n times the divergence of each component from a fixed covariance; by SciPy.
 
