@@ -16,7 +16,7 @@ from sklearn.datasets import load_iris, load_wine
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
-from cramix import CramerMixture, FitResult, MultivariateNormalMixture, fit
+from cramix import ConvergenceWarning, CramerMixture, FitResult, MultivariateNormalMixture, fit
 from cramix.fitting import MergeDown
 from cramix.fitting.em import maximize, polish
 from cramix.fitting.features import Data
@@ -294,6 +294,38 @@ def test_a_tied_fit_is_a_fixed_point_of_the_formula(strength: float) -> None:
     ended, off = found.mixture.covariances[0].numpy(), ~np.eye(5, dtype=bool)
     np.testing.assert_allclose(ended[off], expected[off], atol=1e-4)  # the diagonal that polishing keeps has no part
     np.testing.assert_allclose(ended, expected, atol=0.02)
+
+
+def test_the_pooled_covariance_has_no_rounding_of_float32() -> None:
+    """In directions with 1e-4 of the variance of the data, rounding errors of the search must not widen components."""
+    g, d, strength = np.random.default_rng(0), 30, 10.0
+    basis = np.linalg.qr(g.normal(size=(d, d)))[0]
+    noise = g.normal(size=(400, d)) * np.geomspace(1, 3e-5, d) ** 0.5
+    noise[200:, 0] += 6
+    x = standardised(noise @ basis.T)
+    found = fit(x, 2, shrinkage=strength, generator=seeded(), method=EXACT)
+    counts, _, own = moments(x, responsibilities_of(found.mixture, x))
+    pooled, n_each, nu = np.average(own, axis=0, weights=counts), counts[:, None, None], strength * (d + 2)
+    shrunk_to = ((n_each + nu) * (found.mixture.covariances.numpy() - 1e-6 * np.eye(d)) - n_each * own) / nu
+    assert np.linalg.eigvalsh(pooled)[0] < 3e-4
+    ratios = np.linalg.eigvals(np.linalg.solve(pooled, shrunk_to[0])).real
+    assert ratios.min() > 0.9
+    assert ratios.max() < 1.1
+
+
+def test_a_search_with_some_samples_shrinks_to_the_covariance_of_all() -> None:
+    x = clusters(240, 5, 3, apart=12.0)
+    found, other = (
+        fit(x, 3, shrinkage=10.0, generator=seeded(), method=MergeDown(rows=rows, tol=1e-12)) for rows in (60, 240)
+    )
+    assert found.log_likelihood == pytest.approx(other.log_likelihood, abs=1e-3)
+
+
+def test_linear_combinations_of_columns_are_reported() -> None:
+    x = clusters(150, 4, 3)
+    x = np.concatenate((x, x[:, :1] + x[:, 1:2]), 1)
+    with pytest.warns(ConvergenceWarning, match="Some columns are linear combinations of others"):
+        assert fit(x, 3, shrinkage=1.0, generator=seeded()).collapsed == 3
 
 
 @pytest.mark.parametrize("kind", KINDS)

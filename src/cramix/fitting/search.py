@@ -171,7 +171,10 @@ class MergeDown(Method):
             problem.note_likelihood("polishing", problem.n_components, log_likelihood)
 
         prior = problem.shrinkage_prior(strength, 1) if strength else None
-        if math.isfinite(strength):  # a fixed covariance to shrink to: otherwise steps would maximise nothing
+        if prior is not None and math.isfinite(strength):
+            # A fixed covariance to shrink to: otherwise steps would maximise nothing. After a step it is that of these
+            # samples in float64, not that of a search with some of them in float32.
+            sums, _ = data.step(sums, prior)
             prior = problem.family.completed(prior, sums)
         return polish(data, sums, self.max_iter, self.tol, watch, prior)
 
