@@ -172,11 +172,14 @@ class Objective:
         self.kind, self.x, self.nu, self.covariance = kind, x, nu, covariance
 
     def __call__(self, logits: np.ndarray, means: np.ndarray, covariances: np.ndarray) -> float:
-        each = zip(logits - logsumexp(logits), means, covariances, strict=True)
-        joint = np.stack([log_weight + multivariate_normal(m, c).logpdf(self.x) for log_weight, m, c in each])
         ratios = [np.linalg.solve(c, self.covariance) for c in covariances]
         divergences = [0.5 * (np.trace(r) - len(r) - np.linalg.slogdet(r)[1]) for r in ratios]
-        return float(logsumexp(joint, 0).mean() - self.nu / len(self.x) * sum(divergences))
+        return self.log_likelihood(logits, means, covariances) - self.nu / len(self.x) * sum(divergences)
+
+    def log_likelihood(self, logits: np.ndarray, means: np.ndarray, covariances: np.ndarray) -> float:
+        each = zip(logits - logsumexp(logits), means, covariances, strict=True)
+        joint = np.stack([log_weight + multivariate_normal(m, c).logpdf(self.x) for log_weight, m, c in each])
+        return float(logsumexp(joint, 0).mean())
 
     def steepest(self, *point: np.ndarray) -> float:
         """The largest slope along random directions of all parameters, by central differences."""
@@ -227,14 +230,15 @@ def test_steps_climb_and_end_where_the_gradient_vanishes(kind: str, strength: fl
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_polishing_climbs_to_the_same_optimum(kind: str) -> None:
-    """The log likelihood with that of the pseudo-samples rises with the number of steps, and is what is reported."""
+    """The log likelihood with that of the pseudo-samples rises with the number of steps; without it is reported."""
     data, start, prior, objective = overlapping(kind, 1.0)
     ends = [polish(data, start, steps, 1e-15, prior=prior) for steps in (*range(1, 20), 20_000)]
     values = [objective(*point_of(data, end.sums, prior)) for end in ends]
     assert min(np.diff(values)) > -1e-12
     assert ends[-1].converged
     assert objective.steepest(*point_of(data, ends[-1].sums, prior)) < 1e-4
-    assert ends[-1].log_likelihood.item() == pytest.approx(values[-1], abs=1e-9)
+    alone = objective.log_likelihood(*point_of(data, ends[-1].sums, prior))
+    assert ends[-1].log_likelihood.item() == pytest.approx(alone, abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", OWN)

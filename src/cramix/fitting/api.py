@@ -148,6 +148,10 @@ def prepare(X: Any, n_components: int, method: Method, options: Options = Option
         check_number("reg_covar", options.reg_covar)
     shrinkage = _read_shrinkage(options.shrinkage, method)
     target = read_target(X, options.sample_weight)
+    if shrinkage and not target.samples:
+        raise ValueError(
+            f"shrinkage is for samples; got {options.shrinkage!r} for a mixture, whose covariances are exact."
+        )
     _check_count(target.mixture, n_components)
     outliers = options.outliers or Outliers()
     if options.outliers is None and target.samples and method.sets_outliers_aside:

@@ -47,7 +47,8 @@ class Outcome(NamedTuple):
         """The prior of one fit: all fits of a solution have the same."""
         if self.prior is None:
             return None
-        return Prior(self.prior.weight[:1], None if self.prior.moments is None else self.prior.moments[:1])
+        moments = self.prior.moments
+        return Prior(self.prior.weight[:1], moments if moments is None or moments.ndim == 1 else moments[:1])
 
     def solution(self, problem: Problem) -> Solution:
         """Return the most likely fit as the solution of a problem."""

@@ -14,8 +14,8 @@ from cramix.mixture.covariance import DenseFamily, Family, Prior
 
 # Responsibilities, and numbers of the samples, that are computed with at a time.
 _BLOCK, _NUMBERS = 1 << 20, 1 << 20
-# Up to this many numbers the features of all samples are cached; otherwise they are recomputed for each block.
-_CACHED = 1 << 24
+# Up to this many bytes the features of all samples are cached; otherwise they are recomputed for each block.
+_CACHED = 1 << 25
 # If features are not cached, products with the samples themselves are faster for up to this many components times the
 # number of dimensions.
 _FEW_COMPONENTS = 0.25
@@ -165,7 +165,7 @@ class Data:
 
     @property
     def _is_cached(self) -> bool:
-        return self.family.count * len(self) <= _CACHED
+        return self.family.count * len(self) * self.dtype.itemsize <= _CACHED
 
     @cached_property
     def _all(self) -> Tensor:

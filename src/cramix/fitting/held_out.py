@@ -48,8 +48,13 @@ class Choice(NamedTuple):
 
 def is_scarce(problem: Problem) -> bool:
     """Return whether there are few samples for each number to learn."""
+    return can_choose(problem) and _per_number(problem) < _AMPLE
+
+
+def can_choose(problem: Problem) -> bool:
+    """Return whether there is something to choose, and samples to set aside."""
     enough = _LEAST * problem.n_components <= int(problem.target.weights.count_nonzero())
-    return problem.target.is_empirical and problem.n_components > 1 and enough and _per_number(problem) < _AMPLE
+    return problem.target.is_empirical and problem.n_components > 1 and enough
 
 
 def choose(problem: Problem, data: Data, surplus: int | None, strengths: Sequence[float] = STRENGTHS) -> Choice | None:

@@ -27,7 +27,7 @@ from cramix.distance.sliced import sliced_cramer_squared
 from cramix.fitting.diagnosis import NARROW
 from cramix.fitting.em import Outcome, maximize, polish
 from cramix.fitting.features import Data
-from cramix.fitting.held_out import STRENGTHS, Choice, choose, is_scarce
+from cramix.fitting.held_out import Choice, can_choose, choose, is_scarce
 from cramix.fitting.merge import PLACING, drawn, merged, priors
 from cramix.fitting.problem import Method, Problem, Solution
 from cramix.fitting.starts import regrouped, sums_of, sums_with
@@ -102,19 +102,21 @@ class MergeDown(Method):
 
     def _begun(self, problem: Problem, data: Data) -> tuple[float, Iterator[Outcome]]:
         """Return the shrinkage, and rounds of fits with it."""
-        choice = None
-        if problem.shrinkage != 0 and (problem.shrinkage is not None or is_scarce(problem)):
-            choice = choose(
-                problem, data, self.surplus, STRENGTHS if problem.shrinkage is None else (problem.shrinkage,)
-            )
+        given, choice = problem.shrinkage, None
+        if given is None and is_scarce(problem):
+            choice = choose(problem, data, self.surplus)
+        elif given and can_choose(problem):
+            choice = choose(problem, data, self.surplus, (given,))
         if choice is None:
-            return problem.shrinkage or 0.0, self._search(problem, data, problem.shrinkage or 0.0)
+            return given or 0.0, self._search(problem, data, given or 0.0)
         return choice.shrinkage, self._continued(problem, data, choice)
 
     def _continued(self, problem: Problem, data: Data, choice: Choice) -> Iterator[Outcome]:
         """Yield the chosen fits, continued with all samples; rounds of others follow if more searches are asked for."""
-        prior = problem.shrinkage_prior(choice.shrinkage, len(choice.sums))
-        yield maximize(data, choice.sums, _CHOOSING, _SAME / 100, prior)
+        sums = choice.sums
+        if isinstance(problem.init_params, MultivariateNormalMixture):
+            sums = torch.cat((sums, sums_of(problem, problem.init_params)))
+        yield maximize(data, sums, _CHOOSING, _SAME / 100, problem.shrinkage_prior(choice.shrinkage, len(sums)))
         if self.n_init > 1:
             yield from self._search(problem, data, choice.shrinkage)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -141,17 +141,11 @@ class DenseFamily(Family):
             torch.mul(x[i], x[i:], out=out[first:last])
             first = last
 
-    def prior(self, weight: Tensor, covariance: Tensor) -> Prior:
-        prior = super().prior(weight, covariance)
-        return prior._replace(moments=self._rounded_up(cast("Tensor", prior.moments)))
-
     def _central(self, sums: Tensor) -> tuple[Tensor, Tensor]:
         means, products = (sums[..., 1:] / sums[..., :1]).split((self.dim, sums.shape[-1] - 1 - self.dim), -1)
-        return means, self._rounded_up(products) - self._products(means)
-
-    def _rounded_up(self, products: Tensor) -> Tensor:
-        """Return products with larger squares: where the data lie far out, rounding must not make them indefinite."""
-        return torch.addcmul(products, products, self._triangle(products).on_diagonal, value=self._rounding)
+        # A difference of large numbers where the data lie far out; rounding must not make it indefinite.
+        rounded = torch.addcmul(products, products, self._triangle(sums).on_diagonal, value=self._rounding)
+        return means, rounded - self._products(means)
 
     def _matrices(self, moments: Tensor) -> Tensor:
         matrices = self._symmetric(moments)
