@@ -7,12 +7,13 @@ from cramix.fitting.compression import compress
 from cramix.fitting.descent import GradientDescent, Iterate, descend
 from cramix.fitting.diagnosis import convergence_warning
 from cramix.fitting.em import ExpectationMaximization
+from cramix.fitting.held_out import Score
 from cramix.fitting.kmeans import HardAssignment
 from cramix.fitting.paper import GradientLikelihood, SlicedCramer, SlicedCramerThenLikelihood
 from cramix.fitting.problem import Method
 from cramix.fitting.result import FitResult, Step
 from cramix.fitting.search import MergeDown
-from cramix.fitting.selection import Score, Selection, select
+from cramix.fitting.selection import Selection, select
 from cramix.fitting.sliced_wasserstein import SlicedWasserstein
 from cramix.fitting.wfr import WassersteinFisherRao
 

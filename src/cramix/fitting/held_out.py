@@ -35,8 +35,9 @@ _AMPLE, _LIMIT = 10.0, 30.0
 _LEAST = 3
 # Samples are set aside in quarters, each in turn until that many have been.
 _PARTS, _ENOUGH = 4, 500
-# Fits from each kind of start, EM steps at the first strength and at each of the others, and the gain at which to stop.
-_BATCH, _FIRST, _NEXT, _TOL = 2, 10, 4, 1e-4
+# Fits from each kind of start, EM steps at the first strength, at each of the others, and at the only one, and the gain
+# at which to stop.
+_BATCH, _FIRST, _NEXT, _ONLY, _TOL = 2, 10, 4, 30, 1e-4
 
 
 class Choice(NamedTuple):
@@ -44,6 +45,17 @@ class Choice(NamedTuple):
 
     sums: Tensor
     shrinkage: float
+
+
+class Score(NamedTuple):
+    """The mean log likelihood of samples that were set aside before the fit, and its standard error.
+
+    The error is the standard deviation of the log likelihoods of these samples, divided by the square root of their
+    number. Weights count: as numbers of samples if they are whole, else by the equivalent number of equal weights.
+    """
+
+    mean: float
+    error: float
 
 
 def is_scarce(problem: Problem) -> bool:
@@ -57,6 +69,11 @@ def can_choose(problem: Problem) -> bool:
     return problem.target.is_empirical and problem.n_components > 1 and enough
 
 
+def needs_choice(problem: Problem) -> bool:
+    """Return whether held-out scores choose the start, and the shrinkage unless that is given."""
+    return is_scarce(problem) if problem.shrinkage is None else problem.shrinkage > 0
+
+
 def choose(problem: Problem, data: Data, surplus: int | None, strengths: Sequence[float] = STRENGTHS) -> Choice | None:
     """Return the start and the shrinkage with the best held-out score; None if components always collapse.
 
@@ -66,27 +83,49 @@ def choose(problem: Problem, data: Data, surplus: int | None, strengths: Sequenc
         surplus: of merged components.
         strengths: of shrinkage, from weak to strong.
     """
-    folds, k = _Folds.of(problem, data), problem.n_components
-    paths = [
-        _Path("k-means", STARTS["kmeans"](folds.fitted, k, folds.batch, problem.generator), strengths[::-1]),
-        _Path("merged", merged(problem, folds.fitted, surplus, folds.batch, FEW_PLACING, FEW_SETTLING), strengths),
-    ]
-    best, score = None, -math.inf
+    folds = Folds.of(problem, data)
+    if folds.least < problem.n_components:
+        return None
+    clusters = folds.clusters(problem)
+    found = merged(problem, folds.fitted, surplus, folds.batch, FEW_PLACING, FEW_SETTLING)
+    return compare(problem, folds, clusters, found, strengths)[0]
+
+
+def compare(
+    problem: Problem,
+    folds: Folds,
+    clusters: Tensor,
+    found: Tensor | None,
+    strengths: Sequence[float],
+) -> tuple[Choice | None, Score]:
+    """Return the start and the shrinkage with the best held-out score, and this score in the units of the problem.
+
+    The choice is None if components of all fits collapse; the score is then the best of these.
+
+    Args:
+        problem: with the number of components k.
+        folds: the samples to fit, and those to score.
+        clusters: starts from k-means, `(B, k, F)`.
+        found: merged components, `(B, k, F)`; None without.
+        strengths: of shrinkage, from weak to strong.
+    """
+    if len(strengths) > 1:
+        strengths = _limited(problem, strengths)
+    paths = [_Path("k-means", clusters, strengths[::-1])]
+    paths += [] if found is None else [_Path("merged", found, strengths)]
+    first = _FIRST if len(strengths) > 1 else _ONLY
+    best, scores = None, dict.fromkeys((True, False), Score(-math.inf, math.nan))  # without collapsed fits, and with
     for i in range(len(strengths)):
         paths = [path for path in paths if path.worse < 2]
-        for path, found in zip(paths, folds.advance(paths, i), strict=True):
-            strength = path.strengths[i]
-            problem.note_likelihood(f"{HELD_OUT}, {path.name}, shrinkage {strength:g}", k, found)
-            path.worse = path.worse + 1 if found <= path.best and math.isfinite(path.best) else 0
-            path.best = max(path.best, found)
-            if found > score:
-                best, score = Choice(path.sums, strength), found
-    if best is None:
-        return None
-    limit = _LIMIT * (_AMPLE / _per_number(problem) - 1)
-    if len(strengths) > 1 and limit < _LIMIT:
-        best = best._replace(shrinkage=min(best.shrinkage, limit))
-    return best
+        for path, (score, sound) in zip(paths, folds.advance(paths, i, _NEXT if i else first), strict=True):
+            strength, mean = path.strengths[i], score.mean if sound else -math.inf
+            problem.note_likelihood(f"{HELD_OUT}, {path.name}, shrinkage {strength:g}", problem.n_components, score.mean)
+            path.worse = path.worse + 1 if mean <= path.best and math.isfinite(path.best) else 0
+            path.best = max(path.best, mean)
+            if score.mean > scores[sound].mean:
+                scores[sound] = score
+                best = Choice(path.sums, strength) if sound else best
+    return best, scores[best is not None]
 
 
 @dataclass
@@ -100,49 +139,91 @@ class _Path:
     worse: int = 0
 
 
-class _Folds(NamedTuple):
-    """Samples that are fitted, with weights `(B, n)`, and the weights of those set aside, `(V, n)`."""
+class Folds(NamedTuple):
+    """Samples to fit, and samples that are set aside.
+
+    Args:
+        fitted: the samples, with a row of weights for each of B fits, `(B, n)`.
+        aside: weights of the samples in each of V parts that are set aside, `(V, n)`, which sum to one.
+        n_samples: the number of samples that a fit gets.
+        n_aside: the number of samples that are set aside in all parts together.
+        least: the least number of samples with a weight that a fit gets.
+    """
 
     fitted: Data
     aside: Tensor
     n_samples: float
+    n_aside: float
+    least: int
 
     @classmethod
-    def of(cls, problem: Problem, data: Data) -> _Folds:
+    def of(cls, problem: Problem, data: Data, parts: int | None = None) -> Folds:
+        """Divide samples at random.
+
+        Args:
+            problem: whose generator draws the parts.
+            data: the samples.
+            parts: number of parts, each of which is set aside in turn; None for quarters, one or more of them.
+        """
         device, generator = data.x.device, problem.generator
         present = data.weights.nonzero().squeeze(-1)
         n = len(present)
-        count = max(1, min(_PARTS, math.ceil(_PARTS * _ENOUGH / n)))
+        count = parts or max(1, min(_PARTS, math.ceil(_PARTS * _ENOUGH / n)))
+        parts = parts or _PARTS
         order = torch.randperm(n, generator=generator, device=device if generator else None).to(device)
-        part = torch.full_like(data.weights, -1).index_copy(0, present, (order * _PARTS // n).to(data.weights))
-        aside = torch.where(part == torch.arange(count, device=device).unsqueeze(-1), data.weights, 0)
+        part = torch.full_like(data.weights, -1).index_copy(0, present, (order * parts // n).to(data.weights))
+        aside = torch.where(part == torch.arange(min(count, n), device=device).unsqueeze(-1), data.weights, 0)
+        aside = aside[aside.any(-1)]  # fewer samples than parts leave some empty
         fitted = (data.weights - aside).repeat_interleave(_BATCH, 0)
-        share = 1 - 1 / _PARTS
-        return cls(data.weighted(fitted), aside / aside.sum(-1, keepdim=True), share * problem.n_samples)
+        # A subset of the samples has been drawn by their weights.
+        total = problem.n_samples if len(data) == problem.target.n_components else len(data)
+        return cls(
+            data.weighted(fitted),
+            aside / aside.sum(),
+            (1 - 1 / parts) * problem.n_samples,
+            aside.sum().item() * total,
+            n - int(aside.count_nonzero(-1).max()),
+        )
 
     @property
     def batch(self) -> int:
         """The number of fits, B."""
         return len(self.fitted.weights)
 
-    def advance(self, paths: list[_Path], i: int) -> list[float]:
-        """Continue the fits of all paths at their strength i, and return their held-out scores."""
+    def clusters(self, problem: Problem) -> Tensor:
+        """Return the k-means clusters of the samples that are fitted, `(B, k, F)`."""
+        return STARTS["kmeans"](self.fitted, problem.n_components, self.batch, problem.generator)
+
+    def advance(self, paths: list[_Path], i: int, steps: int) -> list[tuple[Score, bool]]:
+        """Continue the fits of all paths at their strength i; return their scores, and whether no fit has collapsed."""
         if not paths:
             return []
         data, family = self.fitted.weighted(self.fitted.weights.repeat(len(paths), 1)), self.fitted.family
         sums = torch.cat([path.sums for path in paths])
         strengths = sums.new_tensor([path.strengths[i] for path in paths]).repeat_interleave(self.batch)
         prior = family.shrinkage(strengths, self.n_samples)
-        outcome = maximize(data, sums, _NEXT if i else _FIRST, _TOL, prior)
+        outcome = maximize(data, sums, steps, _TOL, prior)
         for path, part in zip(paths, outcome.sums.split(self.batch), strict=True):
             path.sums = part
         weights, means, values = family.parameters(outcome.sums, prior)
-        densities = data.log_densities(family.coefficients(weights, means, values))
-        scores = (densities.view(len(paths), len(self.aside), _BATCH, -1) * self.aside.unsqueeze(1)).sum(-1)
-        sound = ~family.collapsed(means, values).any(-1).view_as(scores)
-        # Of each part the fit that is most likely on its own samples.
-        best = outcome.log_likelihood.view_as(scores).where(sound, -torch.inf).argmax(-1, keepdim=True)
-        return scores.where(sound, -torch.inf).gather(-1, best).mean((-2, -1)).tolist()
+        shape = len(paths), len(self.aside), _BATCH
+        sound = ~family.collapsed(means, values).any(-1).view(shape)
+        # Of each part the fit that is most likely on its own samples, among those that have not collapsed if any.
+        likely = outcome.log_likelihood.view(shape)
+        best = likely.where(sound | ~sound.any(-1, keepdim=True), -torch.inf).argmax(-1, keepdim=True)
+        densities = data.log_densities(family.coefficients(weights, means, values)).view(*shape, -1)
+        densities = densities.take_along_dim(best.unsqueeze(-1), 2).squeeze(2)  # (paths, V, n)
+        means = (densities * self.aside).sum((-2, -1), keepdim=True)
+        variances = ((densities - means).square() * self.aside).sum((-2, -1))
+        errors = (variances / max(self.n_aside - 1, 1)).sqrt()
+        scores = map(Score, means.flatten().tolist(), errors.tolist())
+        return list(zip(scores, sound.any(-1).all(-1).tolist(), strict=True))
+
+
+def _limited(problem: Problem, strengths: Sequence[float]) -> list[float]:
+    """Return the strengths up to a limit, which falls to 0 where samples become ample, and the limit itself."""
+    limit = _LIMIT * (_AMPLE / _per_number(problem) - 1)
+    return list(strengths) if limit >= _LIMIT else [*(x for x in strengths if x < limit), limit]
 
 
 def _per_number(problem: Problem) -> float:

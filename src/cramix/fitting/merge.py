@@ -7,7 +7,7 @@ merging removes components where there are too many.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -34,29 +34,41 @@ def merged(
     placing: int = PLACING,
     settling: int = SETTLING,
 ) -> Tensor:
-    """Return fits with the requested number of components, `(batch, k, F)`, merged from more.
+    """Return fits with the requested number of components, `(batch, k, F)`, merged from more; see `merged_to`."""
+    return next(merged_to(problem, data, [problem.n_components], surplus, batch, placing, settling))[1]
+
+
+def merged_to(
+    problem: Problem,
+    data: Data,
+    wanted: Collection[int],
+    surplus: int | None,
+    batch: int,
+    placing: int = PLACING,
+    settling: int = SETTLING,
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield each wanted number of components k, the largest first, and fits `(batch, k, F)` merged from more.
 
     Args:
-        problem: with the number of components k.
+        problem: whose generator draws the starts.
         data: to fit.
-        surplus: components to start with in addition to k; k + 4 if None.
+        wanted: numbers of components.
+        surplus: components to start with in addition to the largest of them, k; k + 4 if None.
         batch: number of fits.
         placing: EM steps after the start.
         settling: EM steps after each merge.
     """
-    k = problem.n_components
+    k = max(wanted)
     most = min(len(data), k + (k + 4 if surplus is None else surplus))
     within = _principal(data)
     start, prior = drawn(problem, within, most, batch), priors(within, batch, k)
     for outcome in merge_down(within, start, prior, placing, settling):
         components = outcome.sums.shape[1]
         problem.note_likelihood("merging", components, outcome.log_likelihood.max().item())
-        if components == k:
-            break
-    if within is data:
-        return outcome.sums
-    found = within.family.coefficients(*within.family.parameters(outcome.sums))
-    return data.sums(within.responsibilities(found))
+        if components in wanted:
+            yield components, _lifted(data, within, outcome.sums)
+        if components == min(wanted):
+            return
 
 
 def merge_down(
@@ -108,3 +120,11 @@ def _principal(data: Data) -> Data:
     axes = torch.linalg.eigh(covariance if covariance.ndim == 2 else covariance.mean(0)).eigenvectors[:, -_PRINCIPAL:]
     floor = float(torch.as_tensor(family.floor).min())
     return Data(type(family)(_PRINCIPAL, floor, data.dtype), data.x @ axes, data.weights, dtype=data.dtype)
+
+
+def _lifted(data: Data, within: Data, sums: Tensor) -> Tensor:
+    """Return fits to the data in their principal components as fits to the data, `(B, k, F)`."""
+    if within is data:
+        return sums
+    found = within.family.coefficients(*within.family.parameters(sums))
+    return data.sums(within.responsibilities(found))

@@ -1,10 +1,9 @@
-"""The number of components: fits with each number, from one that is merged down, and their criteria."""
+"""The number of components: fits with each number, from one path of merges, and their criteria."""
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,33 +13,28 @@ from torch import Tensor
 from cramix.checks import check_integer
 from cramix.fitting.api import Options, conclude, prepare
 from cramix.fitting.diagnosis import convergence_warning
-from cramix.fitting.em import maximize, polish
+from cramix.fitting.em import Outcome, maximize
 from cramix.fitting.features import Data
-from cramix.fitting.merge import PLACING, merge_down, priors
+from cramix.fitting.held_out import STRENGTHS, Folds, Score, compare, is_scarce, needs_choice
+from cramix.fitting.merge import PLACING, drawn, merged_to, priors
 from cramix.fitting.problem import Problem
 from cramix.fitting.result import FitResult, Step
-from cramix.fitting.search import MergeDown
-from cramix.fitting.starts import STARTS
+from cramix.fitting.search import MergeDown, _dtype, _in_double
 
-# Fits in a batch, EM steps before they are compared, and EM steps of fits that only get a held-out score.
-_BATCH, _CHOOSING, _SCORING = 4, 30, 60
-
-
-@dataclass(frozen=True)
-class Score:
-    """The mean log likelihood of samples left out of the fit, and its standard error over the folds."""
-
-    mean: float
-    error: float
+# Fits to all samples in a batch, EM steps before they are compared, and the gain at which these stop.
+_BATCH, _CHOOSING, _TOL = 4, 30, 1e-5
 
 
 @dataclass(frozen=True)
 class Selection:
     """Fits with several numbers of components, and their criteria.
 
+    The likelihood has no upper bound where components collapse. Fits with collapsed components are therefore not
+    chosen, unless all have some.
+
     Args:
         results: a `FitResult` for each number of components.
-        held_out: a score for each number of components; empty without folds.
+        held_out: a `Score` for each number of components; none with `folds=0`, nor where too few samples are left.
     """
 
     results: Mapping[int, FitResult]
@@ -49,8 +43,15 @@ class Selection:
     def __repr__(self) -> str:
         parts = [f"n_components={list(self.results)}", f"by_bic={self.by_bic}"]
         parts += [f"by_held_out={self.by_held_out}"] if self.held_out else []
-        parts += [f"warnings={self.warnings}"] if self.warnings else []
+        parts += [f"collapsed={list(self.collapsed)}"] if self.collapsed else []
+        warnings = {k: self.warnings[k] for k in self._chosen if k in self.warnings}
+        parts += [f"warnings={warnings}"] if warnings else []
         return f"Selection({', '.join(parts)})"
+
+    @property
+    def collapsed(self) -> dict[int, int]:
+        """The number of collapsed components, by number of components; fits without any are left out."""
+        return {k: result.collapsed for k, result in self.results.items() if result.collapsed}
 
     @property
     def warnings(self) -> dict[int, tuple[str, ...]]:
@@ -64,15 +65,32 @@ class Selection:
 
     @property
     def by_bic(self) -> int:
-        """The number of components with the least BIC."""
-        return min(self.bic, key=self.bic.__getitem__)
+        """The number of components with the least BIC, of fits without collapsed components."""
+        return min(self._eligible(self.bic), key=self.bic.__getitem__)
 
     @property
     def by_held_out(self) -> int:
-        """The number of components with the best held-out score."""
+        """The number of components with the best held-out score, of fits without collapsed components."""
         if not self.held_out:
-            raise ValueError("There is no held-out score: select was called with folds=0.")
-        return max(self.held_out, key=lambda k: self.held_out[k].mean)
+            raise ValueError("There is no held-out score: folds is 0, or too few samples are left to fit.")
+        return max(self._eligible(self.held_out), key=lambda k: self.held_out[k].mean)
+
+    @property
+    def passed_over(self) -> list[int]:
+        """The numbers of components with a better BIC or held-out score than the best, whose fits have collapsed."""
+        best = self.bic[self.by_bic]
+        found = {k for k in self.collapsed if self.bic[k] < best}
+        if self.held_out:
+            score = self.held_out[self.by_held_out].mean
+            found |= {k for k in self.collapsed if k in self.held_out and self.held_out[k].mean > score}
+        return sorted(found)
+
+    @property
+    def _chosen(self) -> list[int]:
+        return sorted({self.by_bic, *([self.by_held_out] if self.held_out else [])})
+
+    def _eligible(self, numbers: Collection[int]) -> Collection[int]:
+        return [k for k in numbers if not self.results[k].collapsed] or numbers
 
 
 def select(
@@ -81,27 +99,33 @@ def select(
     *,
     covariance_type: str = "full",
     sample_weight: Any = None,
-    folds: int = 5,
+    folds: int | None = None,
     reg_covar: float | None = None,
+    shrinkage: float | str = "auto",
     generator: torch.Generator | None = None,
     progress: Callable[[Step], None] | None = None,
 ) -> Selection:
     """Fit mixtures with several numbers of components, to choose one by BIC or by a held-out likelihood.
 
-    Over-complete fits are merged down, so that all numbers together take little more time than one. Held-out scores
-    repeat that for each fold.
+    Over-complete fits are merged down, so that all numbers share one search. Held-out scores come from fits to parts of
+    the samples, which run in the same batch. With few samples for each number to learn, these scores also choose the
+    start and the shrinkage of each fit, as in `fit`.
 
     Returns a `Selection`: `results[k]` is the `FitResult` with k components, `by_bic` and `by_held_out` are the best k,
-    `warnings` holds what is wrong with each fit. If the fit that `by_bic` or `by_held_out` chooses has warnings, they
-    are raised as `ConvergenceWarning`.
+    `collapsed` counts collapsed components, `warnings` holds what is wrong with each fit. Fits with collapsed
+    components are not chosen unless all have some. A `ConvergenceWarning` is raised for each warning of the chosen
+    fits, and if a collapsed fit with a better criterion was passed over.
 
     Args:
         X: samples `(n, d)` or `(n,)`: a tensor, a NumPy array, or a table of pandas or Polars.
         n_components: the numbers to try.
         covariance_type: "full", "tied", "diag" or "spherical".
         sample_weight: weights of the samples, `(n,)`, with any positive sum.
-        folds: number of parts that are left out in turn; 0 for no held-out score.
+        folds: number of parts, each of which is set aside in turn to score fits to the others. None sets aside
+            quarters until 500 samples have a score, or all; 0 gives no scores, but with few samples still chooses
+            the shrinkage by quarters.
         reg_covar: added to every variance, in squared units of the data; None is 1e-6 of the variance of each column.
+        shrinkage: as in `fit`: "auto", or a number for all fits, 0 for plain maximum likelihood.
         generator: for starts and folds.
         progress: called with each `Step`.
 
@@ -115,66 +139,118 @@ def select(
         tensor([0.5000, 0.5000])
     """
     wanted = _wanted(n_components)
-    method = MergeDown()
-    options = Options(covariance_type, sample_weight, None, reg_covar, generator, progress)
-    problem = prepare(X, wanted[0], method, options)
+    options = Options(covariance_type, sample_weight, None, reg_covar, generator, progress, shrinkage=shrinkage)
+    problem = prepare(X, wanted[0], MergeDown(), options)
     _check_folds(folds, wanted[0], problem)
+    results, scores = dict[int, FitResult](), dict[int, Score]()
     with torch.no_grad():
-        results = {}
-        for k, sums in _path(problem, problem.data, wanted):
-            outcome = maximize(problem.data, sums, _CHOOSING)
-            outcome = polish(problem.data, outcome.best(), method.max_iter, method.tol)
-            part = replace(problem, n_components=k)
-            part.note_likelihood("polishing", k, outcome.log_likelihood.item())
-            results[k] = conclude(part, outcome.solution(part))
-        scores = _held_out(problem, wanted, folds) if folds else {}
+        for k, result, score in _fits(problem, wanted, folds):
+            results[k] = result
+            if score is not None and folds != 0:
+                scores[k] = score
     selection = Selection(dict(sorted(results.items())), dict(sorted(scores.items())))
-    for k in sorted({selection.by_bic, *([selection.by_held_out] if scores else [])}):
-        for warning in selection.results[k].warnings:
-            warnings.warn(f"n_components={k}: {warning}", convergence_warning(), stacklevel=2)
+    for text in _warnings(problem, selection):
+        warnings.warn(text, convergence_warning(), stacklevel=2)
     return selection
 
 
-def _path(problem: Problem, data: Data, wanted: list[int]) -> Iterator[tuple[int, Tensor]]:
-    """Yield fits `(B, k, F)` for each number of components, largest first: merged ones, and ones from k components."""
-    top = wanted[0]
-    start, prior = STARTS["k-means++"], priors(data, _BATCH, top)
-    for outcome in merge_down(data, start(data, min(len(data), 2 * top + 4), _BATCH, problem.generator), prior):
-        k = outcome.sums.shape[1]
-        problem.note_likelihood("merging", k, outcome.log_likelihood.max().item())
-        if k in wanted:
-            plain = maximize(data, start(data, k, _BATCH, problem.generator), PLACING, prior=prior)
-            yield k, torch.cat((outcome.sums, plain.sums))
-        if k == wanted[-1]:
-            return
+@dataclass(frozen=True)
+class _Continuation(MergeDown):
+    """The default method from where its search has ended.
+
+    Args:
+        some: the indices of the samples that were searched with; None for all.
+        fits: to these samples.
+        strength: of their shrinkage.
+    """
+
+    some: Tensor | None = None
+    fits: Outcome | None = None
+    strength: float = 0.0
+
+    def _some(self, problem: Problem) -> Tensor | None:
+        return self.some
+
+    def _searched(self, problem: Problem, data: Data) -> tuple[Outcome, float]:
+        assert self.fits is not None
+        return self.fits, self.strength
 
 
-def _held_out(problem: Problem, wanted: list[int], folds: int) -> dict[int, Score]:
-    """Score each number of components on each fold, by fits to the other folds."""
-    data, device = _weighted(problem.data), problem.data.x.device
-    order = torch.randperm(len(data), generator=problem.generator, device=device if problem.generator else None)
-    fold = order.to(device) % folds
-    scores: dict[int, list[float]] = {k: [] for k in wanted}
-    for i in range(folds):
-        rest, out = (_part(data, mask) for mask in (fold != i, fold == i))
-        for k, sums in _path(problem, rest, wanted):
-            best = maximize(rest, sums, _SCORING).best()
-            scores[k].append(out.step(best)[1].item() - problem.units.log_volume)
-    return {k: Score(*_mean_and_error(values)) for k, values in scores.items()}
+def _fits(problem: Problem, wanted: list[int], folds: int | None) -> Iterator[tuple[int, FitResult, Score | None]]:
+    """Yield each number of components with its fit and its held-out score, None without folds."""
+    some = MergeDown()._some(problem)
+    data = problem.data.like(some, _dtype(problem.data))
+    parts = Folds.of(problem, data, folds or None)
+    problems = [replace(problem, n_components=k) for k in wanted]
+    scored = {part.n_components for part in problems if folds != 0 or needs_choice(part)} & set(range(parts.least + 1))
+    merged = _merged(problem, data, parts if scored else None, [k for k in wanted if k > 1])
+    for part in problems:
+        k, choice, score = part.n_components, None, None
+        found, found_in_parts = next(merged) if k > 1 else (None, None)
+        if k in scored:
+            choice, score = compare(part, parts, parts.clusters(part), found_in_parts, _strengths(part))
+            score = score._replace(mean=score.mean - problem.units.log_volume)
+        candidates = [] if choice is None else [choice.sums]
+        if choice is None or not needs_choice(part):
+            candidates.append(_from_all(part, data, found))
+        strength = choice.shrinkage if choice is not None else problem.shrinkage or 0.0
+        fits = _continued(part, data, torch.cat(candidates), strength)
+        yield k, conclude(part, _Continuation(some=some, fits=fits, strength=strength).run(part)), score
 
 
-def _weighted(data: Data) -> Data:
-    """Return the samples with a weight: a fold of others would have no score."""
-    return _part(data, data.weights > 0)
+def _merged(
+    problem: Problem, data: Data, parts: Folds | None, wanted: list[int]
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yield fits `(B, k, F)` for each number of components: to all samples, and to those of the parts.
+
+    They are merged in one batch.
+    """
+    if not wanted:
+        return
+    weights = data.weights.expand(_BATCH, -1)
+    if parts is not None:
+        weights = torch.cat((weights, parts.fitted.weights))
+    for _, sums in merged_to(problem, data.weighted(weights), wanted, None, len(weights)):
+        yield sums[:_BATCH], None if parts is None else sums[_BATCH:]
 
 
-def _part(data: Data, mask: Tensor) -> Data:
-    return Data(data.family, data.x[mask], data.weights[mask])
+def _from_all(problem: Problem, data: Data, found: Tensor | None) -> Tensor:
+    """Return fits to all samples, `(B, k, F)`: merged ones, and ones that start with k components."""
+    if found is None:
+        return data.sums(data.x.new_ones(1, 1, len(data)))
+    k = problem.n_components
+    plain = maximize(data, drawn(problem, data, k, _BATCH), PLACING, prior=priors(data, _BATCH, k))
+    return torch.cat((found, plain.sums))
 
 
-def _mean_and_error(values: list[float]) -> tuple[float, float]:
-    scores = torch.tensor(values, dtype=torch.float64)
-    return scores.mean().item(), scores.std().item() / math.sqrt(len(values))
+def _continued(problem: Problem, data: Data, sums: Tensor, strength: float) -> Outcome:
+    """Return the fits after EM steps with all samples."""
+    prior = problem.shrinkage_prior(strength, len(sums)) if strength else None
+    fits = maximize(data, sums, _CHOOSING, _TOL, prior)
+    problem.note_likelihood("choosing", problem.n_components, fits.log_likelihood.max().item())
+    return _in_double(problem, data, fits)
+
+
+def _strengths(problem: Problem) -> tuple[float, ...]:
+    """Return the strengths of shrinkage to try."""
+    if problem.shrinkage is not None:
+        return (problem.shrinkage,)
+    return STRENGTHS if is_scarce(problem) else (0.0,)
+
+
+def _warnings(problem: Problem, selection: Selection) -> Iterator[str]:
+    """Yield what is wrong with the data, with the chosen fits, and with fits that would have been chosen."""
+    outliers = problem.outliers.warning if problem.outliers.rows else None
+    if outliers:
+        yield outliers
+    for k in selection._chosen:
+        yield from (f"n_components={k}: {text}" for text in selection.results[k].warnings if text != outliers)
+    if selection.passed_over:
+        numbers = ", ".join(map(str, selection.passed_over))
+        yield (
+            f"n_components={numbers}: not chosen in spite of a better BIC or held-out score, because components have "
+            "collapsed; see the warnings of the selection."
+        )
 
 
 def _wanted(n_components: object) -> list[int]:
@@ -187,12 +263,14 @@ def _wanted(n_components: object) -> list[int]:
     return sorted({int(k) for k in values}, reverse=True)
 
 
-def _check_folds(folds: int, most: int, problem: Problem) -> None:
-    check_integer("folds", folds, 0)
+def _check_folds(folds: int | None, most: int, problem: Problem) -> None:
     if not problem.target.is_empirical:
         raise ValueError("X must be samples; got a mixture. To reduce its number of components, see compress.")
-    n = len(_weighted(problem.data))
-    if folds == 1 or (folds and n - -(-n // folds) < most):
+    if folds is None:
+        return
+    check_integer("folds", folds, 0)
+    n = int(problem.target.weights.count_nonzero())
+    if folds and not (2 <= folds <= n and n - -(-n // folds) >= most):
         raise ValueError(
-            f"folds must be 0, or at least 2 and leave {most} samples to fit; got {folds} for {n} samples."
+            f"folds must be None, 0, or at least 2 and leave {most} samples to fit; got {folds} for {n} samples."
         )
