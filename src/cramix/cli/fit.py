@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
-import warnings
 from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
@@ -70,6 +70,14 @@ def fit(
             help="Added to all variances, against collapse; default: 1e-6 of each column's variance.",
         ),
     ] = None,
+    shrinkage: Annotated[
+        str,
+        typer.Option(
+            "--shrinkage",
+            metavar="VALUE",
+            help="How far covariances are shrunk to a common one: 0, inf or between; auto: chosen where rows are few.",
+        ),
+    ] = "auto",
     method: Annotated[
         str, typer.Option("--method", metavar="NAME", help=f"Algorithm: {', '.join(METHODS)}.")
     ] = _METHOD,
@@ -116,6 +124,7 @@ def fit(
             sample_weight=table.weights,
             covariance_type=covariance_type,
             reg_covar=reg_covar,
+            shrinkage=_number_or_word(shrinkage),
             progress=lambda step: update(f"{step.name}, {step.n_components} components"),
         )
     result = fitted.result
@@ -139,6 +148,7 @@ def fit(
         Fact("aic", "AIC", result.aic),
         Fact("converged", None, result.converged),
         Fact("stopped", "stopped", result.reason),
+        Fact("shrinkage", "shrinkage" if result.shrinkage else None, _finite_or_word(result.shrinkage)),
         Fact("collapsed", "collapsed components" if result.collapsed else None, result.collapsed),
         Fact("seconds", "seconds", round(fitted.seconds, 3)),
         Fact("selection", None, [_considered(k, r) for k, r in fitted.considered.items()] or None),
@@ -162,6 +172,18 @@ def parse_components(text: str | None) -> int | range | None:
     return range(low, high + 1) if match and match[2] else low
 
 
+def _number_or_word(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _finite_or_word(number: float) -> float | str:
+    """Return a number that JSON can represent, or infinity as the word that the option takes."""
+    return number if math.isfinite(number) else str(number)
+
+
 def _numbers(wanted: int | range | None, n: int, d: int, file: str) -> int | range:
     """Return the numbers of components to fit to n rows of d columns."""
     if n < 2:
@@ -175,26 +197,12 @@ def _numbers(wanted: int | range | None, n: int, d: int, file: str) -> int | ran
 
 def _fitted(wanted: int | range, method: str, seed: int, **problem: Any) -> _Fitted:
     """Fit a number of components, or several and choose; the problem is what `fit` and `select` both take."""
-
-    def generator() -> torch.Generator:
-        return torch.Generator().manual_seed(seed)
-
-    began = time.perf_counter()
+    began, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
     if isinstance(wanted, int):
-        result = cramix.fit(n_components=wanted, method=method, generator=generator(), **problem)
+        result = cramix.fit(n_components=wanted, method=method, generator=generator, **problem)
         return _Fitted(result, {}, time.perf_counter() - began)
-    # The likelihood of a collapsed component has no upper bound. `fit` avoids such components where it can, and
-    # what collapses even then is not chosen.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about fits that may not be chosen
-        considered = dict(cramix.select(n_components=wanted, folds=0, generator=generator(), **problem).results)
-        for k in [k for k, result in considered.items() if result.collapsed]:
-            considered[k] = cramix.fit(n_components=k, method=method, generator=generator(), **problem)
-    sound = {k: result for k, result in considered.items() if not result.collapsed} or considered
-    best = considered[min(sound, key=lambda k: sound[k].bic)]
-    for warning in best.warnings:
-        warnings.warn(warning, cramix.ConvergenceWarning, stacklevel=1)
-    return _Fitted(best, considered, time.perf_counter() - began)
+    choice = cramix.select(n_components=wanted, folds=0, generator=generator, **problem)
+    return _Fitted(choice.results[choice.by_bic], choice.results, time.perf_counter() - began)
 
 
 def _in_words(numbers: int | range) -> str:
@@ -213,6 +221,7 @@ def _considered(n_components: int, result: FitResult) -> dict[str, object]:
         "n_components": n_components,
         "mean_log_likelihood": result.log_likelihood,
         "bic": result.bic,
+        "shrinkage": _finite_or_word(result.shrinkage),
         "collapsed": result.collapsed,
     }
 

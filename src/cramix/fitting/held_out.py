@@ -37,7 +37,7 @@ _LEAST = 3
 _PARTS, _ENOUGH = 4, 500
 # Fits from each kind of start, EM steps at the first strength, at each of the others, and at the only one, and the gain
 # at which to stop.
-_BATCH, _FIRST, _NEXT, _ONLY, _TOL = 2, 10, 4, 30, 1e-4
+_BATCH, _FIRST, _NEXT, _ONLY, _TOL = 2, 10, 4, 60, 1e-4
 
 
 class Choice(NamedTuple):
@@ -100,7 +100,9 @@ def compare(
 ) -> tuple[Choice | None, Score]:
     """Return the start and the shrinkage with the best held-out score, and this score in the units of the problem.
 
-    The choice is None if components of all fits collapse; the score is then the best of these.
+    It is slightly too high, as the best of several. With ample samples there is no choice, and the score is that of the
+    fits that are most likely on their own samples. If components of all fits collapse, the choice is None, and the
+    score is the best of these.
 
     Args:
         problem: with the number of components k.
@@ -112,7 +114,10 @@ def compare(
     if len(strengths) > 1:
         strengths = _limited(problem, strengths)
     paths = [_Path("k-means", clusters, strengths[::-1])]
-    paths += [] if found is None else [_Path("merged", found, strengths)]
+    if found is not None and needs_choice(problem):
+        paths.append(_Path("merged", found, strengths))
+    elif found is not None:
+        paths = [_Path("k-means and merged", folds.joined(clusters, found), strengths)]
     first = _FIRST if len(strengths) > 1 else _ONLY
     best, scores = None, dict.fromkeys((True, False), Score(-math.inf, math.nan))  # without collapsed fits, and with
     for i in range(len(strengths)):
@@ -143,7 +148,7 @@ class Folds(NamedTuple):
     """Samples to fit, and samples that are set aside.
 
     Args:
-        fitted: the samples, with a row of weights for each of B fits, `(B, n)`.
+        fitted: the samples, with a row of weights for each of B fits, `(B, n)`; those of a part are in succession.
         aside: weights of the samples in each of V parts that are set aside, `(V, n)`, which sum to one.
         n_samples: the number of samples that a fit gets.
         n_aside: the number of samples that are set aside in all parts together.
@@ -194,19 +199,26 @@ class Folds(NamedTuple):
         """Return the k-means clusters of the samples that are fitted, `(B, k, F)`."""
         return STARTS["kmeans"](self.fitted, problem.n_components, self.batch, problem.generator)
 
+    def joined(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return the fits of two batches, `(2 B, k, F)`, those to the same samples together."""
+        parts = len(self.aside)
+        return torch.cat([x.unflatten(0, (parts, -1)) for x in (first, second)], 1).flatten(0, 1)
+
     def advance(self, paths: list[_Path], i: int, steps: int) -> list[tuple[Score, bool]]:
         """Continue the fits of all paths at their strength i; return their scores, and whether no fit has collapsed."""
         if not paths:
             return []
-        data, family = self.fitted.weighted(self.fitted.weights.repeat(len(paths), 1)), self.fitted.family
+        batch, parts, family = len(paths[0].sums), len(self.aside), self.fitted.family
+        weights = self.fitted.weights[::_BATCH].repeat_interleave(batch // parts, 0)
+        data = self.fitted.weighted(weights.repeat(len(paths), 1))
         sums = torch.cat([path.sums for path in paths])
-        strengths = sums.new_tensor([path.strengths[i] for path in paths]).repeat_interleave(self.batch)
+        strengths = sums.new_tensor([path.strengths[i] for path in paths]).repeat_interleave(batch)
         prior = family.shrinkage(strengths, self.n_samples)
         outcome = maximize(data, sums, steps, _TOL, prior)
-        for path, part in zip(paths, outcome.sums.split(self.batch), strict=True):
+        for path, part in zip(paths, outcome.sums.split(batch), strict=True):
             path.sums = part
         weights, means, values = family.parameters(outcome.sums, prior)
-        shape = len(paths), len(self.aside), _BATCH
+        shape = len(paths), parts, batch // parts
         sound = ~family.collapsed(means, values).any(-1).view(shape)
         # Of each part the fit that is most likely on its own samples, among those that have not collapsed if any.
         likely = outcome.log_likelihood.view(shape)

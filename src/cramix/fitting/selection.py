@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -142,13 +142,16 @@ def select(
     options = Options(covariance_type, sample_weight, None, reg_covar, generator, progress, shrinkage=shrinkage)
     problem = prepare(X, wanted[0], MergeDown(), options)
     _check_folds(folds, wanted[0], problem)
-    results, scores = dict[int, FitResult](), dict[int, Score]()
     with torch.no_grad():
-        for k, result, score in _fits(problem, wanted, folds):
-            results[k] = result
-            if score is not None and folds != 0:
-                scores[k] = score
-    selection = Selection(dict(sorted(results.items())), dict(sorted(scores.items())))
+        try:
+            fits = list(_fits(problem, wanted, folds, _dtype(problem.data)))
+        except torch.linalg.LinAlgError:  # rounding has made a covariance of collinear samples indefinite
+            fits = list(_fits(problem, wanted, folds, torch.float64))
+    fits.sort(key=lambda fit: fit.n_components)
+    selection = Selection(
+        {fit.n_components: fit.result for fit in fits},
+        {fit.n_components: fit.score for fit in fits if fit.score is not None and folds != 0},
+    )
     for text in _warnings(problem, selection):
         warnings.warn(text, convergence_warning(), stacklevel=2)
     return selection
@@ -176,10 +179,18 @@ class _Continuation(MergeDown):
         return self.fits, self.strength
 
 
-def _fits(problem: Problem, wanted: list[int], folds: int | None) -> Iterator[tuple[int, FitResult, Score | None]]:
-    """Yield each number of components with its fit and its held-out score, None without folds."""
+class _Fit(NamedTuple):
+    """A fit with a number of components, and its held-out score; None without one."""
+
+    n_components: int
+    result: FitResult
+    score: Score | None
+
+
+def _fits(problem: Problem, wanted: list[int], folds: int | None, dtype: torch.dtype) -> Iterator[_Fit]:
+    """Yield fits with each number of components, after a search in a dtype."""
     some = MergeDown()._some(problem)
-    data = problem.data.like(some, _dtype(problem.data))
+    data = problem.data.like(some, dtype)
     parts = Folds.of(problem, data, folds or None)
     problems = [replace(problem, n_components=k) for k in wanted]
     scored = {part.n_components for part in problems if folds != 0 or needs_choice(part)} & set(range(parts.least + 1))
@@ -195,7 +206,7 @@ def _fits(problem: Problem, wanted: list[int], folds: int | None) -> Iterator[tu
             candidates.append(_from_all(part, data, found))
         strength = choice.shrinkage if choice is not None else problem.shrinkage or 0.0
         fits = _continued(part, data, torch.cat(candidates), strength)
-        yield k, conclude(part, _Continuation(some=some, fits=fits, strength=strength).run(part)), score
+        yield _Fit(k, conclude(part, _Continuation(some=some, fits=fits, strength=strength).run(part)), score)
 
 
 def _merged(
