@@ -60,7 +60,7 @@ def test_criteria_are_those_of_scikit_learn(covariance_type: str) -> None:
 
 def test_each_fit_is_as_good_as_one_by_itself() -> None:
     """With fewer components than clusters there are many optima, and the path ends near the best."""
-    x = blobs(300, 5, seed=3)
+    x = blobs(600, 5, seed=3)
     choice = select(x, range(1, 7), folds=0, generator=torch.Generator().manual_seed(2))
     for k, result in choice.results.items():
         alone = fit(x, k, generator=torch.Generator().manual_seed(3))

@@ -124,7 +124,9 @@ def compare(
         paths = [path for path in paths if path.worse < 2]
         for path, (score, sound) in zip(paths, folds.advance(paths, i, _NEXT if i else first), strict=True):
             strength, mean = path.strengths[i], score.mean if sound else -math.inf
-            problem.note_likelihood(f"{HELD_OUT}, {path.name}, shrinkage {strength:g}", problem.n_components, score.mean)
+            problem.note_likelihood(
+                f"{HELD_OUT}, {path.name}, shrinkage {strength:g}", problem.n_components, score.mean
+            )
             path.worse = path.worse + 1 if mean <= path.best and math.isfinite(path.best) else 0
             path.best = max(path.best, mean)
             if score.mean > scores[sound].mean:

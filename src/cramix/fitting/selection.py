@@ -19,7 +19,7 @@ from cramix.fitting.held_out import STRENGTHS, Folds, Score, compare, is_scarce,
 from cramix.fitting.merge import PLACING, drawn, merged_to, priors
 from cramix.fitting.problem import Problem
 from cramix.fitting.result import FitResult, Step
-from cramix.fitting.search import MergeDown, _dtype, _in_double
+from cramix.fitting.search import MergeDown, _dtype
 
 # Fits to all samples in a batch, EM steps before they are compared, and the gain at which these stop.
 _BATCH, _CHOOSING, _TOL = 4, 30, 1e-5
@@ -143,11 +143,7 @@ def select(
     problem = prepare(X, wanted[0], MergeDown(), options)
     _check_folds(folds, wanted[0], problem)
     with torch.no_grad():
-        try:
-            fits = list(_fits(problem, wanted, folds, _dtype(problem.data)))
-        except torch.linalg.LinAlgError:  # rounding has made a covariance of collinear samples indefinite
-            fits = list(_fits(problem, wanted, folds, torch.float64))
-    fits.sort(key=lambda fit: fit.n_components)
+        fits = sorted(_fits(problem, wanted, folds), key=lambda fit: fit.n_components)
     selection = Selection(
         {fit.n_components: fit.result for fit in fits},
         {fit.n_components: fit.score for fit in fits if fit.score is not None and folds != 0},
@@ -162,21 +158,21 @@ class _Continuation(MergeDown):
     """The default method from where its search has ended.
 
     Args:
-        some: the indices of the samples that were searched with; None for all.
+        subset: the indices of the samples that were searched with; None for all.
         fits: to these samples.
         strength: of their shrinkage.
     """
 
-    some: Tensor | None = None
+    subset: Tensor | None = None
     fits: Outcome | None = None
     strength: float = 0.0
 
-    def _some(self, problem: Problem) -> Tensor | None:
-        return self.some
+    def _rows(self, problem: Problem) -> Tensor | None:
+        return self.subset
 
-    def _searched(self, problem: Problem, data: Data) -> tuple[Outcome, float]:
+    def _begun(self, problem: Problem, data: Data) -> tuple[float, Iterator[Outcome]]:
         assert self.fits is not None
-        return self.fits, self.strength
+        return self.strength, iter((self.fits,))
 
 
 class _Fit(NamedTuple):
@@ -187,10 +183,10 @@ class _Fit(NamedTuple):
     score: Score | None
 
 
-def _fits(problem: Problem, wanted: list[int], folds: int | None, dtype: torch.dtype) -> Iterator[_Fit]:
-    """Yield fits with each number of components, after a search in a dtype."""
-    some = MergeDown()._some(problem)
-    data = problem.data.like(some, dtype)
+def _fits(problem: Problem, wanted: list[int], folds: int | None) -> Iterator[_Fit]:
+    """Yield fits with each number of components."""
+    subset = MergeDown()._rows(problem)
+    data = problem.data.like(subset, _dtype(problem.data))
     parts = Folds.of(problem, data, folds or None)
     problems = [replace(problem, n_components=k) for k in wanted]
     scored = {part.n_components for part in problems if folds != 0 or needs_choice(part)} & set(range(parts.least + 1))
@@ -205,8 +201,10 @@ def _fits(problem: Problem, wanted: list[int], folds: int | None, dtype: torch.d
         if choice is None or not needs_choice(part):
             candidates.append(_from_all(part, data, found))
         strength = choice.shrinkage if choice is not None else problem.shrinkage or 0.0
-        fits = _continued(part, data, torch.cat(candidates), strength)
-        yield _Fit(k, conclude(part, _Continuation(some=some, fits=fits, strength=strength).run(part)), score)
+        sums = torch.cat(candidates)
+        prior = part.shrinkage_prior(strength, len(sums)) if strength else None
+        fits = maximize(data, sums, _CHOOSING, _TOL, prior)
+        yield _Fit(k, conclude(part, _Continuation(subset=subset, fits=fits, strength=strength).run(part)), score)
 
 
 def _merged(
@@ -232,14 +230,6 @@ def _from_all(problem: Problem, data: Data, found: Tensor | None) -> Tensor:
     k = problem.n_components
     plain = maximize(data, drawn(problem, data, k, _BATCH), PLACING, prior=priors(data, _BATCH, k))
     return torch.cat((found, plain.sums))
-
-
-def _continued(problem: Problem, data: Data, sums: Tensor, strength: float) -> Outcome:
-    """Return the fits after EM steps with all samples."""
-    prior = problem.shrinkage_prior(strength, len(sums)) if strength else None
-    fits = maximize(data, sums, _CHOOSING, _TOL, prior)
-    problem.note_likelihood("choosing", problem.n_components, fits.log_likelihood.max().item())
-    return _in_double(problem, data, fits)
 
 
 def _strengths(problem: Problem) -> tuple[float, ...]:
