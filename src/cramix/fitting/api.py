@@ -205,11 +205,18 @@ def conclude(problem: Problem, solution: Solution, *, refuse_collapse: bool = Fa
         tuple(problem.history.steps),
         problem.history.seconds,
         problem.target.n_components if samples else None,
-        found.n_parameters,
+        _n_parameters(problem, solution),
         tuple(warnings_of(problem, solution, narrow, can_shrink=problem.shrinkage == 0)),
         problem.outliers.rows,
         solution.shrinkage,
     )
+
+
+def _n_parameters(problem: Problem, solution: Solution) -> float:
+    if not solution.shrinkage:
+        return problem.family.n_parameters(problem.n_components)
+    counts = problem.n_samples * solution.components.weights
+    return problem.family.effective_parameters(counts, solution.shrinkage)
 
 
 def _in_dtype(mixture: MultivariateNormalMixture, dtype: torch.dtype) -> MultivariateNormalMixture:

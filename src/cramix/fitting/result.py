@@ -41,7 +41,8 @@ class FitResult:
         history: the steps of all stages.
         seconds: the time all stages took.
         n_samples: number of samples without the outliers; None if the target was a mixture.
-        n_parameters: number of free parameters of the mixture, for information criteria.
+        n_parameters: number of free parameters of the mixture, for information criteria; those of a covariance that
+            is shrunk count in part.
         warnings: what is wrong with the fit, in words; empty if nothing is.
         outliers: indices of the samples that were left out of the fit because they lie absurdly far out.
         shrinkage: of the covariances, chosen or given.
@@ -56,7 +57,7 @@ class FitResult:
     history: tuple[Step, ...] = field(repr=False)  # as long as the fit
     seconds: float
     n_samples: int | None
-    n_parameters: int = field(repr=False)
+    n_parameters: float = field(repr=False)
     warnings: tuple[str, ...] = ()
     outliers: tuple[int, ...] = field(default=(), repr=False)  # in the warnings
     shrinkage: float = 0.0

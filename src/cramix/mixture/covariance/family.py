@@ -60,6 +60,15 @@ class Family(ABC):
         kind = self.kind(torch.empty(self.kind.values_shape(k, self.dim)))
         return k - 1 + k * self.dim + kind.n_parameters(self.dim)
 
+    def effective_parameters(self, counts: Tensor, strength: float) -> float:
+        """Return the number of free parameters if components of `counts` samples, `(k,)`, are shrunk with a strength.
+
+        A covariance that is half its own counts half; what components share counts once.
+        """
+        own = counts / (counts + strength * self.pseudo_samples)
+        each = self.n_parameters(1) - self.dim
+        return len(counts) * (1 + self.dim) - 1 + each * (own.sum() + 1 - own.mean()).item()
+
     def features(self, x: Tensor, covariances: Tensor | None = None) -> Tensor:
         """Return `(F, n)`: 1, the coordinates of x, `(n, d)`, and their products.
 

@@ -56,6 +56,12 @@ class TiedFamily(DenseFamily):
 
     kind = Tied
 
+    def effective_parameters(self, counts: Tensor, strength: float) -> float:
+        """Return the number of free parameters if the covariance is shrunk to its diagonal, which counts in full."""
+        own = (counts.mean() / (counts.mean() + strength * self.pseudo_samples)).item()
+        k, correlations = len(counts), self.dim * (self.dim - 1) / 2
+        return self.n_parameters(k) - (1 - own) * correlations
+
     def pooled(self, weights: Tensor, moments: Tensor) -> Tensor:
         """Return the central moments `(*, 1, P)` to which those of components are shrunk: uncorrelated ones."""
         return super().pooled(weights, moments) * self._triangle(moments).on_diagonal
