@@ -71,7 +71,7 @@ def can_choose(problem: Problem) -> bool:
 
 def needs_choice(problem: Problem) -> bool:
     """Return whether held-out scores choose the start, and the shrinkage unless that is given."""
-    return is_scarce(problem) if problem.shrinkage is None else problem.shrinkage > 0
+    return is_scarce(problem) if problem.shrinkage is None else problem.shrinkage > 0 and can_choose(problem)
 
 
 def choose(problem: Problem, data: Data, surplus: int | None, strengths: Sequence[float] = STRENGTHS) -> Choice | None:
@@ -84,8 +84,6 @@ def choose(problem: Problem, data: Data, surplus: int | None, strengths: Sequenc
         strengths: of shrinkage, from weak to strong.
     """
     folds = Folds.of(problem, data)
-    if folds.least < problem.n_components:
-        return None
     clusters = folds.clusters(problem)
     found = merged(problem, folds.fitted, surplus, folds.batch, FEW_PLACING, FEW_SETTLING)
     return compare(problem, folds, clusters, found, strengths)[0]
