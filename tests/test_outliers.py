@@ -134,7 +134,7 @@ def test_the_estimator_starts_without_them() -> None:
 
 def test_selection() -> None:
     x, wanted = mixed(blobs(2), far("both signs", 5, 1e10, 2))
-    with pytest.warns(ConvergenceWarning, match=r"n_components=\d: 5 of 245 samples lie"):
+    with pytest.warns(ConvergenceWarning, match="^5 of 245 samples lie"):
         found = select(x, range(1, 5), folds=3, generator=seeded())
     plain = select(without(x, wanted), range(1, 5), folds=3, generator=seeded())
     assert (found.bic, found.held_out) == (plain.bic, plain.held_out)
