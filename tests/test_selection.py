@@ -268,7 +268,8 @@ def test_scores_are_those_of_samples_that_the_fits_have_not_seen(covariance_type
     data, folds = problem.data, Folds.of(problem, problem.data, parts)
     assert bool(((folds.aside > 0).sum(0) == (weights > 0)).all())  # each sample with a weight once
     found = merged(problem, folds.fitted, None, folds.batch)
-    choice, score = compare(problem, folds, folds.clusters(problem), found, [2.0])
+    choice, scored = compare(problem, folds, folds.clusters(problem), found, [2.0])
+    score = scored.score
     assert choice is not None
     each = len(choice.sums) // len(folds.aside)
     prior = data.family.shrinkage(torch.tensor([2.0], dtype=D), folds.n_samples)
@@ -298,9 +299,9 @@ def test_large_data_are_scored_on_a_quarter_which_no_fit_has_seen() -> None:
         part = replace(problem, generator=torch.Generator().manual_seed(20))
         folds = Folds.of(part, Data(problem.family, rows, problem.data.weights))
         clusters, found = folds.clusters(part), merged(part, folds.fitted, None, folds.batch)
-        choice, score = compare(part, folds, clusters, found, [0.0])
+        choice, scored = compare(part, folds, clusters, found, [0.0])
         assert choice is not None
-        return folds, clusters, found, choice.sums, score.mean
+        return folds, clusters, found, choice.sums, scored.score.mean
 
     folds, *fits, score = fitted(problem.data.x)
     assert [int(part.count_nonzero()) for part in folds.aside] == [750]

@@ -48,14 +48,26 @@ class Choice(NamedTuple):
 
 
 class Score(NamedTuple):
-    """The mean log likelihood of samples that were set aside before the fit, and its standard error.
+    """The mean log likelihood of samples that were set aside, and standard errors over these samples.
 
-    The error is the standard deviation of the log likelihoods of these samples, divided by the square root of their
-    number. Weights count: as numbers of samples if they are whole, else by the equivalent number of equal weights.
+    Args:
+        mean: over the samples.
+        error: of the mean.
+        error_of_difference: of the difference to the best of several scores of the same samples; it is smaller than the
+            errors of both.
     """
 
     mean: float
     error: float
+    error_of_difference: float = 0.0
+
+
+class Scored(NamedTuple):
+    """The held-out log densities of fits, `(V, n)`, their score, and whether no fit has collapsed."""
+
+    densities: Tensor
+    score: Score
+    sound: bool
 
 
 def is_scarce(problem: Problem) -> bool:
@@ -95,7 +107,7 @@ def compare(
     clusters: Tensor,
     found: Tensor | None,
     strengths: Sequence[float],
-) -> tuple[Choice | None, Score]:
+) -> tuple[Choice | None, Scored]:
     """Return the start and the shrinkage with the best held-out score, and this score in the units of the problem.
 
     It is slightly too high, as the best of several. With ample samples there is no choice, and the score is that of the
@@ -117,18 +129,17 @@ def compare(
     elif found is not None:
         paths = [_Path("k-means and merged", folds.joined(clusters, found), strengths)]
     first = _FIRST if len(strengths) > 1 else _ONLY
-    best, scores = None, dict.fromkeys((True, False), Score(-math.inf, math.nan))  # without collapsed fits, and with
+    best, scores = None, dict[bool, Scored]()  # without collapsed fits, and with
     for i in range(len(strengths)):
         paths = [path for path in paths if path.worse < 2]
-        for path, (score, sound) in zip(paths, folds.advance(paths, i, _NEXT if i else first), strict=True):
-            strength, mean = path.strengths[i], score.mean if sound else -math.inf
-            problem.note_likelihood(
-                f"{HELD_OUT}, {path.name}, shrinkage {strength:g}", problem.n_components, score.mean
-            )
+        for path, scored in zip(paths, folds.advance(paths, i, _NEXT if i else first), strict=True):
+            score, sound, strength = scored.score.mean, scored.sound, path.strengths[i]
+            problem.note_likelihood(f"{HELD_OUT}, {path.name}, shrinkage {strength:g}", problem.n_components, score)
+            mean = score if sound else -math.inf
             path.worse = path.worse + 1 if mean <= path.best and math.isfinite(path.best) else 0
             path.best = max(path.best, mean)
-            if score.mean > scores[sound].mean:
-                scores[sound] = score
+            if sound not in scores or score > scores[sound].score.mean:
+                scores[sound] = scored
                 best = Choice(path.sums, strength) if sound else best
     return best, scores[best is not None]
 
@@ -204,7 +215,7 @@ class Folds(NamedTuple):
         parts = len(self.aside)
         return torch.cat([x.unflatten(0, (parts, -1)) for x in (first, second)], 1).flatten(0, 1)
 
-    def advance(self, paths: list[_Path], i: int, steps: int) -> list[tuple[Score, bool]]:
+    def advance(self, paths: list[_Path], i: int, steps: int) -> list[Scored]:
         """Continue the fits of all paths at their strength i; return their scores, and whether no fit has collapsed."""
         if not paths:
             return []
@@ -225,17 +236,29 @@ class Folds(NamedTuple):
         best = likely.where(sound | ~sound.any(-1, keepdim=True), -torch.inf).argmax(-1, keepdim=True)
         densities = data.log_densities(family.coefficients(weights, means, values)).view(*shape, -1)
         densities = densities.take_along_dim(best.unsqueeze(-1), 2).squeeze(2)  # (paths, V, n)
-        means = (densities * self.aside).sum((-2, -1), keepdim=True)
-        variances = ((densities - means).square() * self.aside).sum((-2, -1))
-        errors = (variances / max(self.n_aside - 1, 1)).sqrt()
-        scores = map(Score, means.flatten().tolist(), errors.tolist())
-        return list(zip(scores, sound.any(-1).all(-1).tolist(), strict=True))
+        return [
+            Scored(x, Score(*self.mean(x)), y) for x, y in zip(densities, sound.any(-1).all(-1).tolist(), strict=True)
+        ]
+
+    def mean(self, values: Tensor) -> tuple[float, float]:
+        """Return the mean of values `(V, n)` over the samples that are set aside, and its standard error."""
+        mean = (values * self.aside).sum()
+        variance = ((values - mean).square() * self.aside).sum()
+        return mean.item(), (variance / max(self.n_aside - 1, 1)).sqrt().item()
+
+
+def strongest(problem: Problem) -> float:
+    """Return the largest shrinkage that "auto" may choose: it falls to 0 where samples become ample."""
+    if not is_scarce(problem):
+        return 0.0
+    limit = _LIMIT * (_AMPLE / _per_number(problem) - 1)
+    return limit if limit < _LIMIT else math.inf
 
 
 def _limited(problem: Problem, strengths: Sequence[float]) -> list[float]:
-    """Return the strengths up to a limit, which falls to 0 where samples become ample, and the limit itself."""
-    limit = _LIMIT * (_AMPLE / _per_number(problem) - 1)
-    return list(strengths) if limit >= _LIMIT else [*(x for x in strengths if x < limit), limit]
+    """Return the strengths below the largest, and that."""
+    limit = strongest(problem)
+    return [*(x for x in strengths if x < limit), limit]
 
 
 def _per_number(problem: Problem) -> float:

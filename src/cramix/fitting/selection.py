@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from cramix.fitting.api import Options, conclude, prepare
 from cramix.fitting.diagnosis import convergence_warning
 from cramix.fitting.em import Outcome, maximize
 from cramix.fitting.features import Data
-from cramix.fitting.held_out import STRENGTHS, Folds, Score, compare, is_scarce, needs_choice
+from cramix.fitting.held_out import STRENGTHS, Choice, Folds, Score, Scored, compare, is_scarce, needs_choice, strongest
 from cramix.fitting.merge import PLACING, drawn, merged_to, priors
 from cramix.fitting.problem import Problem
 from cramix.fitting.result import FitResult, Step
@@ -70,10 +70,15 @@ class Selection:
 
     @property
     def by_held_out(self) -> int:
-        """The number of components with the best held-out score, of fits without collapsed components."""
+        """The number of components by held-out scores, of fits without collapsed components.
+
+        It is the smallest whose score is at most one standard error of their difference below the best.
+        """
         if not self.held_out:
             raise ValueError("There is no held-out score: folds is 0, or too few samples are left to fit.")
-        return max(self._eligible(self.held_out), key=lambda k: self.held_out[k].mean)
+        numbers = self._eligible(self.held_out)
+        best = max(self.held_out[k].mean for k in numbers)
+        return min(k for k in numbers if self.held_out[k].mean + self.held_out[k].error_of_difference >= best)
 
     @property
     def passed_over(self) -> list[int]:
@@ -109,7 +114,7 @@ def select(
 
     Over-complete fits are merged down, so that all numbers share one search. Held-out scores come from fits to parts of
     the samples, which run in the same batch. With few samples for each number to learn, these scores also choose the
-    start and the shrinkage of each fit, as in `fit`.
+    start of each fit, as in `fit`, and the shrinkage, which all such fits share.
 
     Returns a `Selection`: `results[k]` is the `FitResult` with k components, `by_bic` and `by_held_out` are the best k,
     `collapsed` counts collapsed components, `warnings` holds what is wrong with each fit. Fits with collapsed
@@ -146,7 +151,7 @@ def select(
         fits = sorted(_fits(problem, wanted, folds), key=lambda fit: fit.n_components)
     selection = Selection(
         {fit.n_components: fit.result for fit in fits},
-        {fit.n_components: fit.score for fit in fits if fit.score is not None and folds != 0},
+        {fit.n_components: fit.score for fit in fits if fit.score is not None},
     )
     for text in _warnings(problem, selection):
         warnings.warn(text, convergence_warning(), stacklevel=2)
@@ -183,28 +188,65 @@ class _Fit(NamedTuple):
     score: Score | None
 
 
-def _fits(problem: Problem, wanted: list[int], folds: int | None) -> Iterator[_Fit]:
-    """Yield fits with each number of components."""
+def _fits(problem: Problem, wanted: list[int], folds: int | None) -> list[_Fit]:
+    """Return fits with each number of components."""
     subset = MergeDown()._rows(problem)
     data = problem.data.like(subset, _dtype(problem.data))
     parts = Folds.of(problem, data, folds or None)
     problems = [replace(problem, n_components=k) for k in wanted]
-    scored = {part.n_components for part in problems if folds != 0 or needs_choice(part)} & set(range(parts.least + 1))
-    merged = _merged(problem, data, parts if scored else None, [k for k in wanted if k > 1])
+    compared = {part.n_components for part in problems if folds != 0 or needs_choice(part)} & set(
+        range(parts.least + 1)
+    )
+    merged = _merged(problem, data, parts if compared else None, [k for k in wanted if k > 1])
+    choices, scored, candidates = dict[int, Choice](), dict[int, Scored](), dict[int, Tensor]()
     for part in problems:
-        k, choice, score = part.n_components, None, None
+        k, choice = part.n_components, None
         found, found_in_parts = next(merged) if k > 1 else (None, None)
-        if k in scored:
-            choice, score = compare(part, parts, parts.clusters(part), found_in_parts, _strengths(part))
-            score = score._replace(mean=score.mean - problem.units.log_volume)
-        candidates = [] if choice is None else [choice.sums]
+        if k in compared:
+            choice, scored[k] = compare(part, parts, parts.clusters(part), found_in_parts, _strengths(part))
+        if choice is not None:
+            choices[k] = choice
+        fits_found = [] if choice is None else [choice.sums]
         if choice is None or not needs_choice(part):
-            candidates.append(_from_all(part, data, found))
-        strength = choice.shrinkage if choice is not None else problem.shrinkage or 0.0
-        sums = torch.cat(candidates)
+            fits_found.append(_from_all(part, data, found))
+        candidates[k] = torch.cat(fits_found)
+    shrinkage = _shared_shrinkage(problems, choices, scored)
+    results = {}
+    for part in problems:
+        k, sums = part.n_components, candidates[part.n_components]
+        strength = min(shrinkage, strongest(part)) if part.shrinkage is None else part.shrinkage
         prior = part.shrinkage_prior(strength, len(sums)) if strength else None
         fits = maximize(data, sums, _CHOOSING, _TOL, prior)
-        yield _Fit(k, conclude(part, _Continuation(subset=subset, fits=fits, strength=strength).run(part)), score)
+        results[k] = conclude(part, _Continuation(subset=subset, fits=fits, strength=strength).run(part))
+    scores = {} if folds == 0 else _scores(problem, parts, scored, results)
+    return [_Fit(k, results[k], scores.get(k)) for k in wanted]
+
+
+def _shared_shrinkage(
+    problems: Sequence[Problem], choices: Mapping[int, Choice], scored: Mapping[int, Scored]
+) -> float:
+    """Return the shrinkage of the best held-out score with few samples, which all such fits get.
+
+    With shrinkages of their own, BIC would prefer the fits with the strongest, which have the fewest parameters.
+    """
+    scarce = [part.n_components for part in problems if part.n_components in choices and is_scarce(part)]
+    if not scarce:
+        return 0.0
+    return choices[max(scarce, key=lambda k: scored[k].score.mean)].shrinkage
+
+
+def _scores(
+    problem: Problem, parts: Folds, scored: Mapping[int, Scored], results: Mapping[int, FitResult]
+) -> dict[int, Score]:
+    """Return held-out scores in the units of the caller, with the errors of their differences to the best."""
+    if not scored:
+        return {}
+    eligible = [k for k in scored if not results[k].collapsed] or list(scored)
+    best = scored[max(eligible, key=lambda k: scored[k].score.mean)].densities
+    found = {}
+    for k, (densities, (mean, error, _), _) in scored.items():
+        found[k] = Score(mean - problem.units.log_volume, error, parts.mean(densities - best)[1])
+    return found
 
 
 def _merged(
