@@ -87,7 +87,7 @@ def test_the_default_is_the_most_likely_in_the_demo(monkeypatch: pytest.MonkeyPa
     figure = demo.picture(demo.recover_groups(), contest)
     titles = [axes.get_title() for axes in figure.axes]
     assert titles[0] == "true groups"
-    assert titles[1] == "cramix: adjusted Rand index 0.98"
+    assert titles[1] == "cramix: adjusted Rand index 0.99"
     assert [title.split(":")[0] for title in titles[3:6]] == list(quick)
 
 

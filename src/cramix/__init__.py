@@ -1,8 +1,9 @@
-"""Gaussian mixtures for torch and scikit-learn: fits that do not depend on their start, exact distances, losses.
+"""Gaussian mixtures for torch and scikit-learn: fits that hold on new data, exact distances, losses.
 
 - Values: `NormalMixture`, `MultivariateNormalMixture`, and kinds of covariances, such as `Diagonal`.
-- Fits: `fit` and `CramerMixture` return the best optimum of the likelihood, by EM on merged over-complete fits;
-  `CramerMixture(objective="cramer")` follows the paper. `select` chooses a number of components, `compress` reduces it.
+- Fits: `fit` and `CramerMixture` look for the best optimum of the likelihood, by EM on merged over-complete fits, and
+  with few samples for the fit that does best on held-out ones; `CramerMixture(objective="cramer")` follows the paper.
+  `select` chooses a number of components, `compress` reduces it.
 - Losses: `CramerLoss` and others, with functions of the same names, such as `cramer_loss`.
 - Distances: `cramer_distance`, `sliced_cramer_distance` and others.
 - Scores, one value per observation: `crps`, `energy_score`.

@@ -180,7 +180,10 @@ class CramerMixture(DensityMixin, BaseEstimator):
         return self._likelihood(X, sample_weight)[0]
 
     def bic(self, X: Any, sample_weight: Any = None) -> float:
-        """Return the Bayesian information criterion; lower is better. A weight counts as that many samples."""
+        """Return the Bayesian information criterion; lower is better. A weight counts as that many samples.
+
+        As in scikit-learn, all parameters count; those of shrunk covariances count in part in `result_.bic`.
+        """
         mean, count = self._likelihood(X, sample_weight)
         return -2 * mean * count + self._n_parameters() * math.log(count)
 
