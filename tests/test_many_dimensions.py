@@ -30,7 +30,7 @@ class Size(NamedTuple):
     block: int = 1 << 20
 
 
-# Above 2^24 features nothing is kept: dense kinds have 11,476 features a sample in 150 dimensions, the others 301.
+# Above 2^25 bytes of features nothing is cached: dense kinds have 11,476 features a sample in 150 dimensions, the others 301.
 # Without features in memory, dense kinds use matrix products for up to a quarter as many components as dimensions.
 SIZES = {
     "features": Size(300, 4, 3, 2),
@@ -38,10 +38,10 @@ SIZES = {
     "one dimension": Size(300, 1, 3, 2),
 }
 LARGE = {
-    "features of each block": Size(1_500, 150, 13, 3),
-    "matrices": Size(1_500, 150, 2, 3),
+    "features of each block": Size(750, 150, 13, 3),
+    "matrices": Size(750, 150, 2, 3),
 }
-LARGE_ALIGNED = {"features of each block": Size(56_000, 150, 1, 2)}
+LARGE_ALIGNED = {"features of each block": Size(28_500, 150, 1, 2)}
 CASES = [
     pytest.param(kind, size, id=f"{kind}, {name}")
     for kind in KINDS
