@@ -27,7 +27,7 @@ from cramix import (
     fit,
     select,
 )
-from cramix.fitting import METHODS, ExpectationMaximization, GradientDescent, MergeDown
+from cramix.fitting import METHODS, ExpectationMaximization, GradientDescent, MergeDown, Method
 from cramix.fitting.em import maximize
 from cramix.fitting.features import Data
 from cramix.fitting.merge import merge_cheapest
@@ -495,3 +495,41 @@ def test_bad_input(change: dict, match: str) -> None:
     arguments = {"X": torch.eye(4), "n_components": 2} | change
     with pytest.raises(ValueError, match=match):
         fit(**{name: value() if callable(value) else value for name, value in arguments.items()})
+
+
+def many_optima(seed: int, n: int = 400, d: int = 2) -> Tensor:
+    """Return samples of twelve components that overlap, in no particular order."""
+    g = torch.Generator().manual_seed(seed)
+    means = 2 * torch.randn(12, d, generator=g, dtype=torch.float64)
+    return means[torch.randint(12, (n,), generator=g)] + torch.randn(n, d, generator=g, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 1.0])
+@pytest.mark.parametrize("kind", [MergeDown, ExpectationMaximization])
+def test_more_searches_never_end_worse(kind: type[Method], shrinkage: float) -> None:
+    found = torch.tensor(
+        [
+            [
+                fit(
+                    many_optima(seed),
+                    5,
+                    method=kind(n_init=n_init),
+                    shrinkage=shrinkage,
+                    generator=torch.Generator().manual_seed(seed),
+                ).log_likelihood
+                for n_init in (1, 2, 5)
+            ]
+            for seed in range(6)
+        ]
+    )
+    assert found.diff(dim=1).min() > -1e-6
+    assert (found[:, 2] - found[:, 0]).max() > 1e-3  # some of the first searches have missed
+
+
+def test_the_history_ends_with_the_steps_of_the_result() -> None:
+    """Also where another fit was polished last."""
+    for seed in range(6):
+        result = fit(many_optima(seed), 5, method=MergeDown(n_init=3), generator=torch.Generator().manual_seed(seed))
+        last = result.history[-result.n_iter :]
+        assert {step.name for step in last} == {"polishing"}
+        assert -last[-1].loss == pytest.approx(result.log_likelihood, abs=1e-5)

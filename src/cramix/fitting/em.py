@@ -21,13 +21,23 @@ _FIRST, _GROWTH, _LEAST = 4.0, 4.0, 2.0
 
 
 class Outcome(NamedTuple):
-    """Sums of features `(B, k, F)`, mean log likelihoods `(B,)`, the number of steps, and whether they converged."""
+    """Fits after some steps.
+
+    Args:
+        sums: of features, `(B, k, F)`.
+        log_likelihood: mean over the samples, `(B,)`.
+        n_iter: number of steps.
+        converged: whether they converged.
+        prior: of the fits.
+        history: mean log likelihoods before each step, of a fit that was polished.
+    """
 
     sums: Tensor
     log_likelihood: Tensor
     n_iter: int
     converged: bool
     prior: Prior | None = None
+    history: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, outcomes: Sequence[Outcome]) -> Outcome:
@@ -124,7 +134,7 @@ def polish(
     """
     if max_iter == 0:
         return maximize(data, sums, 0, prior=prior)
-    taken = 0
+    history = list[float]()
 
     def of_prior(point: Tensor) -> float:
         if prior is None or prior.moments is None:
@@ -132,21 +142,24 @@ def polish(
         return data.family.log_prior(*data.family.parameters(point, prior)[1:], prior).item()
 
     def step(point: Tensor) -> tuple[Tensor, float]:
-        nonlocal taken
-        taken += 1
         following, likelihood = data.step(point, prior)
-        watch(likelihood.item())
-        return following, likelihood.item() + of_prior(point)
+        history.append(likelihood.item())
+        watch(history[-1])
+        return following, history[-1] + of_prior(point)
+
+    def outcome(following: Tensor, point: Tensor, value: float, converged: bool) -> Outcome:
+        likelihood = point.new_tensor([value - of_prior(point)])
+        return Outcome(following, likelihood, len(history), converged, prior, tuple(history))
 
     longest = _FIRST
     first, value = step(sums)
-    while taken < max_iter:
+    while len(history) < max_iter:
         second, first_value = step(first)
         if first_value - value < tol:
-            return Outcome(second, sums.new_tensor([first_value - of_prior(first)]), taken, True, prior)
+            return outcome(second, first, first_value, True)
         length, point = _extrapolate(sums, first, second, longest)
         sums, value, first = first, first_value, second
-        if point is None or taken == max_iter:
+        if point is None or len(history) == max_iter:
             continue
         try:
             landing, there = step(point)
@@ -157,7 +170,7 @@ def polish(
             longest = longest * _GROWTH if length == longest else longest
         else:
             longest = max(longest / _GROWTH, _LEAST)
-    return Outcome(first, sums.new_tensor([value - of_prior(sums)]), taken, False, prior)
+    return outcome(first, sums, value, False)
 
 
 def _extrapolate(start: Tensor, first: Tensor, second: Tensor, longest: float) -> tuple[float, Tensor | None]:

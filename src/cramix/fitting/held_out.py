@@ -86,19 +86,25 @@ def needs_choice(problem: Problem) -> bool:
     return is_scarce(problem) if problem.shrinkage is None else problem.shrinkage > 0 and can_choose(problem)
 
 
-def choose(problem: Problem, data: Data, surplus: int | None, strengths: Sequence[float] = STRENGTHS) -> Choice | None:
+def strengths_of(problem: Problem) -> Sequence[float]:
+    """Return the strengths of shrinkage to try, from weak to strong."""
+    if problem.shrinkage is not None:
+        return (problem.shrinkage,)
+    return STRENGTHS if is_scarce(problem) else (0.0,)
+
+
+def choose(problem: Problem, data: Data, surplus: int | None) -> Choice | None:
     """Return the start and the shrinkage with the best held-out score; None if components always collapse.
 
     Args:
         problem: whose generator draws the parts and the starts.
         data: the samples to search with.
         surplus: of merged components.
-        strengths: of shrinkage, from weak to strong.
     """
     folds = Folds.of(problem, data)
     clusters = folds.clusters(problem)
     found = merged(problem, folds.fitted, surplus, folds.batch, FEW_PLACING, FEW_SETTLING)
-    return compare(problem, folds, clusters, found, strengths)[0]
+    return compare(problem, folds, clusters, found, strengths_of(problem))[0]
 
 
 def compare(

@@ -27,14 +27,14 @@ from cramix.distance.sliced import sliced_cramer_squared
 from cramix.fitting.diagnosis import NARROW
 from cramix.fitting.em import Outcome, maximize, polish
 from cramix.fitting.features import Data
-from cramix.fitting.held_out import Choice, can_choose, choose, is_scarce
+from cramix.fitting.held_out import Choice, choose, needs_choice
 from cramix.fitting.merge import PLACING, drawn, merged, priors
 from cramix.fitting.problem import Method, Problem, Solution
 from cramix.fitting.starts import regrouped, sums_of, sums_with
 from cramix.mixture import MultivariateNormalMixture
 
-# EM steps before fits are compared.
-_CHOOSING = 30
+# The name of the last stage, and EM steps before fits are compared.
+_POLISHING, _CHOOSING = "polishing", 30
 # Distance from the origin in standard deviations up to which float32 has enough digits, and numbers in the features up
 # to which float64 takes little more time.
 _FAR, _SMALL = 50.0, 1 << 18
@@ -77,10 +77,10 @@ class MergeDown(Method):
 
     def run(self, problem: Problem) -> Solution:
         """Solve the problem."""
-        data, rows = problem.data, self._rows(problem)
+        data, rows = problem.data, self.subset(problem)
         some = data if rows is None else data.like(rows)
-        search = data.like(rows, _dtype(data))
-        strength, rounds = self._begun(problem, search)
+        search = data.like(rows, search_dtype(data))
+        strength, rounds = self.begin(problem, search)
         found, polished = list[Outcome](), list[Outcome]()
         for fits in rounds:
             fits = _in_double(problem, search, fits)
@@ -91,24 +91,24 @@ class MergeDown(Method):
                 polished += self._candidates(problem, some, fits, strength)
             found.append(fits)
         outcome = self._chosen(problem, some, Outcome.of(found), polished, strength)
+        if outcome is not polished[-1]:  # the history ends with the steps of the result
+            for likelihood in outcome.history:
+                problem.note_likelihood(_POLISHING, problem.n_components, likelihood)
         if rows is not None:
             outcome = self._polished(problem, data, outcome.sums, strength)
         return outcome.solution(problem)._replace(shrinkage=strength)
 
-    def _rows(self, problem: Problem) -> Tensor | None:
+    def subset(self, problem: Problem) -> Tensor | None:
         """Return the indices of the samples to search with; None for all."""
         rows = max(self.rows, 10 * problem.n_components)
         return problem.data.resample(rows, problem.generator) if len(problem.data) > rows else None
 
-    def _begun(self, problem: Problem, data: Data) -> tuple[float, Iterator[Outcome]]:
+    def begin(self, problem: Problem, data: Data) -> tuple[float, Iterator[Outcome]]:
         """Return the shrinkage, and rounds of fits with it."""
-        given, choice = problem.shrinkage, None
-        if given is None and is_scarce(problem):
-            choice = choose(problem, data, self.surplus)
-        elif given and can_choose(problem):
-            choice = choose(problem, data, self.surplus, (given,))
+        choice = choose(problem, data, self.surplus) if needs_choice(problem) else None
         if choice is None:
-            return given or 0.0, self._search(problem, data, given or 0.0)
+            strength = problem.shrinkage or 0.0
+            return strength, self._search(problem, data, strength)
         return choice.shrinkage, self._continued(problem, data, choice)
 
     def _continued(self, problem: Problem, data: Data, choice: Choice) -> Iterator[Outcome]:
@@ -165,12 +165,13 @@ class MergeDown(Method):
         """Return the most likely of the polished fits without collapsed components, or the nearest by Cramér loss."""
         sound = [outcome for outcome in polished if not _has_collapsed(problem, outcome)]
         if not sound:
-            sound = [self._polished(problem, data, best_sound(data, fits), strength)]
+            polished.append(self._polished(problem, data, best_sound(data, fits), strength))
+            return polished[-1]
         return max(sound, key=lambda outcome: outcome.log_likelihood.item())
 
     def _polished(self, problem: Problem, data: Data, sums: Tensor, strength: float) -> Outcome:
         def watch(log_likelihood: float) -> None:
-            problem.note_likelihood("polishing", problem.n_components, log_likelihood)
+            problem.note_likelihood(_POLISHING, problem.n_components, log_likelihood)
 
         prior = problem.shrinkage_prior(strength, 1) if strength else None
         if prior is not None and math.isfinite(strength):
@@ -197,7 +198,7 @@ def _in_double(problem: Problem, data: Data, fits: Outcome) -> Outcome:
     return fits._replace(sums=sums_with(problem.family, weights, means, covariances.expand(*means.shape, -1)))
 
 
-def _dtype(data: Data) -> torch.dtype:
+def search_dtype(data: Data) -> torch.dtype:
     """Return float32 unless the data are small, or so far out that squares leave too few digits for the others."""
     small = len(data) * data.family.count <= _SMALL
     return torch.float64 if small or data.x.abs().max() >= _FAR else torch.float32

@@ -15,11 +15,21 @@ from cramix.fitting.api import Options, conclude, prepare
 from cramix.fitting.diagnosis import convergence_warning
 from cramix.fitting.em import Outcome, maximize
 from cramix.fitting.features import Data
-from cramix.fitting.held_out import STRENGTHS, Choice, Folds, Score, Scored, compare, is_scarce, needs_choice, strongest
+from cramix.fitting.held_out import (
+    Choice,
+    Folds,
+    Score,
+    Scored,
+    compare,
+    is_scarce,
+    needs_choice,
+    strengths_of,
+    strongest,
+)
 from cramix.fitting.merge import PLACING, drawn, merged_to, priors
 from cramix.fitting.problem import Problem
 from cramix.fitting.result import FitResult, Step
-from cramix.fitting.search import MergeDown, _dtype
+from cramix.fitting.search import MergeDown, search_dtype
 
 # Fits to all samples in a batch, EM steps before they are compared, and the gain at which these stop.
 _BATCH, _CHOOSING, _TOL = 4, 30, 1e-5
@@ -163,19 +173,19 @@ class _Continuation(MergeDown):
     """The default method from where its search has ended.
 
     Args:
-        subset: the indices of the samples that were searched with; None for all.
+        rows_searched: the indices of the samples that were searched with; None for all.
         fits: to these samples.
         strength: of their shrinkage.
     """
 
-    subset: Tensor | None = None
+    rows_searched: Tensor | None = None
     fits: Outcome | None = None
     strength: float = 0.0
 
-    def _rows(self, problem: Problem) -> Tensor | None:
-        return self.subset
+    def subset(self, problem: Problem) -> Tensor | None:
+        return self.rows_searched
 
-    def _begun(self, problem: Problem, data: Data) -> tuple[float, Iterator[Outcome]]:
+    def begin(self, problem: Problem, data: Data) -> tuple[float, Iterator[Outcome]]:
         assert self.fits is not None
         return self.strength, iter((self.fits,))
 
@@ -190,8 +200,8 @@ class _Fit(NamedTuple):
 
 def _fits(problem: Problem, wanted: list[int], folds: int | None) -> list[_Fit]:
     """Return fits with each number of components."""
-    subset = MergeDown()._rows(problem)
-    data = problem.data.like(subset, _dtype(problem.data))
+    subset = MergeDown().subset(problem)
+    data = problem.data.like(subset, search_dtype(problem.data))
     parts = Folds.of(problem, data, folds or None)
     problems = [replace(problem, n_components=k) for k in wanted]
     compared = {part.n_components for part in problems if folds != 0 or needs_choice(part)} & set(
@@ -203,7 +213,7 @@ def _fits(problem: Problem, wanted: list[int], folds: int | None) -> list[_Fit]:
         k, choice = part.n_components, None
         found, found_in_parts = next(merged) if k > 1 else (None, None)
         if k in compared:
-            choice, scored[k] = compare(part, parts, parts.clusters(part), found_in_parts, _strengths(part))
+            choice, scored[k] = compare(part, parts, parts.clusters(part), found_in_parts, strengths_of(part))
         if choice is not None:
             choices[k] = choice
         fits_found = [] if choice is None else [choice.sums]
@@ -217,7 +227,7 @@ def _fits(problem: Problem, wanted: list[int], folds: int | None) -> list[_Fit]:
         strength = min(shrinkage, strongest(part)) if part.shrinkage is None else part.shrinkage
         prior = part.shrinkage_prior(strength, len(sums)) if strength else None
         fits = maximize(data, sums, _CHOOSING, _TOL, prior)
-        results[k] = conclude(part, _Continuation(subset=subset, fits=fits, strength=strength).run(part))
+        results[k] = conclude(part, _Continuation(rows_searched=subset, fits=fits, strength=strength).run(part))
     scores = {} if folds == 0 else _scores(problem, parts, scored, results)
     return [_Fit(k, results[k], scores.get(k)) for k in wanted]
 
@@ -272,13 +282,6 @@ def _from_all(problem: Problem, data: Data, found: Tensor | None) -> Tensor:
     k = problem.n_components
     plain = maximize(data, drawn(problem, data, k, _BATCH), PLACING, prior=priors(data, _BATCH, k))
     return torch.cat((found, plain.sums))
-
-
-def _strengths(problem: Problem) -> tuple[float, ...]:
-    """Return the strengths of shrinkage to try."""
-    if problem.shrinkage is not None:
-        return (problem.shrinkage,)
-    return STRENGTHS if is_scarce(problem) else (0.0,)
 
 
 def _warnings(problem: Problem, selection: Selection) -> Iterator[str]:
