@@ -20,7 +20,7 @@ from torch import Tensor
 
 from cramix.fitting.em import maximize
 from cramix.fitting.features import Data
-from cramix.fitting.merge import FEW_PLACING, FEW_SETTLING, merged
+from cramix.fitting.merge import merged
 from cramix.fitting.problem import Problem
 from cramix.fitting.starts import STARTS
 
@@ -103,7 +103,7 @@ def choose(problem: Problem, data: Data, surplus: int | None) -> Choice | None:
     """
     folds = Folds.of(problem, data)
     clusters = folds.clusters(problem)
-    found = merged(problem, folds.fitted, surplus, folds.batch, FEW_PLACING, FEW_SETTLING)
+    found = merged(problem, folds.fitted, surplus, folds.batch)
     return compare(problem, folds, clusters, found, strengths_of(problem))[0]
 
 

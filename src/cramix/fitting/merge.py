@@ -18,34 +18,20 @@ from cramix.fitting.problem import Problem
 from cramix.fitting.starts import STARTS, start_covariance
 from cramix.mixture.covariance import Family, Prior
 
-# EM steps after the start, and after each merge: as many as help, and as few as do.
-PLACING, SETTLING = 20, 5
-FEW_PLACING, FEW_SETTLING = 10, 3
+# EM steps after the start, and after each merge.
+PLACING, _SETTLING = 10, 3
 # With more dimensions than the first number, components with matrices are merged in as many principal ones as the
 # second says: there a step costs hundreds of times less, and covariances need fewer samples.
 _MANY, _PRINCIPAL = 16, 12
 
 
-def merged(
-    problem: Problem,
-    data: Data,
-    surplus: int | None,
-    batch: int,
-    placing: int = PLACING,
-    settling: int = SETTLING,
-) -> Tensor:
+def merged(problem: Problem, data: Data, surplus: int | None, batch: int) -> Tensor:
     """Return fits with the requested number of components, `(batch, k, F)`, merged from more; see `merged_to`."""
-    return next(merged_to(problem, data, [problem.n_components], surplus, batch, placing, settling))[1]
+    return next(merged_to(problem, data, [problem.n_components], surplus, batch))[1]
 
 
 def merged_to(
-    problem: Problem,
-    data: Data,
-    wanted: Collection[int],
-    surplus: int | None,
-    batch: int,
-    placing: int = PLACING,
-    settling: int = SETTLING,
+    problem: Problem, data: Data, wanted: Collection[int], surplus: int | None, batch: int
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield each wanted number of components k, the largest first, and fits `(batch, k, F)` merged from more.
 
@@ -55,14 +41,12 @@ def merged_to(
         wanted: numbers of components.
         surplus: components to start with in addition to the largest of them, k; k + 4 if None.
         batch: number of fits.
-        placing: EM steps after the start.
-        settling: EM steps after each merge.
     """
     k = max(wanted)
     most = min(len(data), k + (k + 4 if surplus is None else surplus))
     within = _principal(data)
     start, prior = drawn(problem, within, most, batch), priors(within, batch, k)
-    for outcome in merge_down(within, start, prior, placing, settling):
+    for outcome in merge_down(within, start, prior):
         components = outcome.sums.shape[1]
         problem.note_likelihood("merging", components, outcome.log_likelihood.max().item())
         if components in wanted:
@@ -71,14 +55,12 @@ def merged_to(
             return
 
 
-def merge_down(
-    data: Data, sums: Tensor, prior: Prior | None = None, placing: int = PLACING, settling: int = SETTLING
-) -> Iterator[Outcome]:
+def merge_down(data: Data, sums: Tensor, prior: Prior | None = None) -> Iterator[Outcome]:
     """Place the components of fits `(B, k, F)`, then merge one pair at a time; yield the fits at k, k - 1, ... 1."""
-    outcome = maximize(data, sums, placing, prior=prior)
+    outcome = maximize(data, sums, PLACING, prior=prior)
     yield outcome
     while outcome.sums.shape[1] > 1:
-        outcome = maximize(data, merge_cheapest(data.family, outcome.sums, prior), settling, prior=prior)
+        outcome = maximize(data, merge_cheapest(data.family, outcome.sums, prior), _SETTLING, prior=prior)
         yield outcome
 
 

@@ -34,7 +34,7 @@ from cramix.fitting.starts import regrouped, sums_of, sums_with
 from cramix.mixture import MultivariateNormalMixture
 
 # The name of the last stage, and EM steps before fits are compared.
-_POLISHING, _CHOOSING = "polishing", 30
+_POLISHING, _CHOOSING = "polishing", 20
 # Distance from the origin in standard deviations up to which float32 has enough digits, and numbers in the features up
 # to which float64 takes little more time.
 _FAR, _SMALL = 50.0, 1 << 18

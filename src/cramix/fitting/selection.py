@@ -32,7 +32,7 @@ from cramix.fitting.result import FitResult, Step
 from cramix.fitting.search import MergeDown, search_dtype
 
 # Fits to all samples in a batch, EM steps before they are compared, and the gain at which these stop.
-_BATCH, _CHOOSING, _TOL = 4, 30, 1e-5
+_BATCH, _CHOOSING, _TOL = 4, 20, 1e-5
 
 
 @dataclass(frozen=True)
