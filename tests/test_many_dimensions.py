@@ -30,8 +30,7 @@ class Size(NamedTuple):
     block: int = 1 << 20
 
 
-# Above 2^25 bytes of features nothing is cached: in 150 dimensions dense kinds have 11,476 features a sample, the others
-# 301.
+# Above 2^25 bytes of features nothing is cached. In 150 dimensions dense kinds have 11,476 features, the others 301.
 # Without features in memory, dense kinds use matrix products for up to a quarter as many components as dimensions.
 SIZES = {
     "features": Size(300, 4, 3, 2),
