@@ -33,6 +33,7 @@ from cramix.fitting.samples import ROWS, Target, check_range, n_samples, read_ta
 from cramix.fitting.search import MergeDown
 from cramix.fitting.sliced_wasserstein import SlicedWasserstein
 from cramix.fitting.starts import STARTS
+from cramix.fitting.threads import threads_for
 from cramix.fitting.wfr import WassersteinFisherRao
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates
@@ -135,7 +136,7 @@ def solve(X: Any, n_components: int, method: str | Method, options: Options = Op
         check_choice("method", method, METHODS)
         method = METHODS[method]()
     problem = prepare(X, n_components, method, options)
-    with torch.no_grad():
+    with torch.no_grad(), threads_for(problem):
         return conclude(problem, method.run(problem), refuse_collapse=options.reg_covar == 0)
 
 

@@ -30,6 +30,7 @@ from cramix.fitting.merge import PLACING, drawn, merged_to, priors
 from cramix.fitting.problem import Problem
 from cramix.fitting.result import FitResult, Step
 from cramix.fitting.search import MergeDown, search_dtype
+from cramix.fitting.threads import threads_for
 
 # Fits to all samples in a batch, EM steps before they are compared, and the gain at which these stop.
 _BATCH, _CHOOSING, _TOL = 4, 20, 1e-5
@@ -157,7 +158,7 @@ def select(
     options = Options(covariance_type, sample_weight, None, reg_covar, generator, progress, shrinkage=shrinkage)
     problem = prepare(X, wanted[0], MergeDown(), options)
     _check_folds(folds, wanted[0], problem)
-    with torch.no_grad():
+    with torch.no_grad(), threads_for(problem):
         fits = sorted(_fits(problem, wanted, folds), key=lambda fit: fit.n_components)
     selection = Selection(
         {fit.n_components: fit.result for fit in fits},
