@@ -177,6 +177,8 @@ class CramerMixture(DensityMixin, BaseEstimator):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the mean log likelihood of samples, weighted if there are weights; y is ignored."""
+        if sample_weight is None:
+            return float(self.score_samples(X).mean())  # in the dtype of X, as in scikit-learn
         return self._likelihood(X, sample_weight)[0]
 
     def bic(self, X: Any, sample_weight: Any = None) -> float:
