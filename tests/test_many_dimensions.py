@@ -256,9 +256,6 @@ import resource, sys
 import torch
 from cramix import fit
 
-# Sizes that reach each way to compute take a while.
-pytestmark = pytest.mark.slow
-
 torch.set_num_threads(1)
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 g = torch.Generator().manual_seed(0)
