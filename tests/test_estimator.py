@@ -25,6 +25,7 @@ from sklearn.preprocessing import StandardScaler
 import cramix
 from cramix import CramerMixture, MultivariateNormalMixture, NormalMixture
 from cramix.estimators.inputs import read_samples
+from cramix.estimators.methods import chosen_method
 from cramix.fitting import ExpectationMaximization, GradientDescent, MergeDown, Step
 from cramix.fitting.samples import read_target
 from tests.estimator_oracle import FITTED, data, every_type, nearest, peer
@@ -331,11 +332,11 @@ def test_a_warm_start_goes_on() -> None:
 def test_settings_reach_the_method() -> None:
     x = data()
     model = CramerMixture(3, tol=1e-2, max_iter=7, n_init=2)
-    assert model._chosen_method(None) == (MergeDown(n_init=2, tol=1e-2, max_iter=7), 1)
+    assert chosen_method(model, None) == (MergeDown(n_init=2, tol=1e-2, max_iter=7), 1)
     model.set_params(method="em")
-    assert model._chosen_method(None) == (ExpectationMaximization(n_init=2, tol=1e-2, max_iter=7), 1)
+    assert chosen_method(model, None) == (ExpectationMaximization(n_init=2, tol=1e-2, max_iter=7), 1)
     model.set_params(method=MergeDown(n_init=1), tol=None, max_iter=None)
-    assert model._chosen_method(None) == (MergeDown(n_init=1), 2)
+    assert chosen_method(model, None) == (MergeDown(n_init=1), 2)
     # Run twice by us, the best of both.
     best = model.set_params(random_state=3).fit(x).lower_bound_
     assert best >= model.set_params(n_init=1).fit(x).lower_bound_
@@ -387,12 +388,12 @@ def test_settings_reach_gradient_descent() -> None:
     rates = {"means": 0.05}
     model = CramerMixture(3, optimizer="adam", tol=1e-3, max_iter=7, n_init=2, batch_size=9, learning_rate=rates)
     wanted = GradientDescent("likelihood", "adam", tol=1e-3, max_iter=7, batch_size=9, learning_rate=rates)
-    assert model._chosen_method(None) == (wanted, 2)
-    assert CramerMixture(objective="cramer")._chosen_method(None) == (GradientDescent("cramer"), 1)
-    assert CramerMixture(optimizer="rmsprop")._chosen_method(None) == (GradientDescent("likelihood", "rmsprop"), 1)
-    assert CramerMixture(method="descent")._chosen_method(None) == (GradientDescent(), 1)
+    assert chosen_method(model, None) == (wanted, 2)
+    assert chosen_method(CramerMixture(objective="cramer"), None) == (GradientDescent("cramer"), 1)
+    assert chosen_method(CramerMixture(optimizer="rmsprop"), None) == (GradientDescent("likelihood", "rmsprop"), 1)
+    assert chosen_method(CramerMixture(method="descent"), None) == (GradientDescent(), 1)
     named = CramerMixture(method="descent", optimizer="adam", batch_size=9)
-    assert named._chosen_method(None) == (GradientDescent("cramer", "adam", batch_size=9), 1)
+    assert chosen_method(named, None) == (GradientDescent("cramer", "adam", batch_size=9), 1)
     with pytest.raises(ValueError, match="batch_size"):
         CramerMixture(optimizer="lbfgs", batch_size=9).fit(data())
 

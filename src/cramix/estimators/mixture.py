@@ -5,25 +5,23 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from cramix.checks import check_choice, check_integer, check_number
 from cramix.estimators.initial_parameters import Given, Start, initial, read_given
 from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_samples
+from cramix.estimators.methods import check_parameters, chosen_method, reads_batches
 from cramix.estimators.progress import line_printer
-from cramix.fitting import METHODS, ExpectationMaximization, FitResult, GradientDescent, MergeDown, Method
+from cramix.fitting import FitResult, Method
 from cramix.fitting.api import Options, solve
 from cramix.fitting.diagnosis import convergence_warning
 from cramix.fitting.outliers import Outliers, find_outliers
 from cramix.fitting.samples import n_samples
-from cramix.fitting.starts import STARTS
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.coordinates import in_coordinates
-from cramix.mixture.covariance import FAMILIES
 from cramix.mixture.weights import draw
 
 try:
@@ -35,8 +33,6 @@ except ImportError:
 
 # Numbers in the offsets of samples to components that are computed at a time.
 _BLOCK = 1 << 22
-# Parameters that methods have under the same name.
-_SETTINGS = "tol", "max_iter", "optimizer", "learning_rate", "batch_size"
 
 
 @dataclass(eq=False, repr=False)  # estimators equal only themselves; scikit-learn prints them
@@ -131,7 +127,7 @@ class CramerMixture(DensityMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the mixture to samples `(n, d)`, with weights `(n,)` of any positive sum; y is ignored."""
-        self._check_parameters()
+        check_parameters(self)
         x, form = read_samples(self, X, reset=True)
         if self.n_components > len(x):
             raise ValueError(
@@ -139,7 +135,7 @@ class CramerMixture(DensityMixin, BaseEstimator):
             )
         given = read_given(self, x)
         weights = read_sample_weight(sample_weight, x)
-        if self._reads_batches():
+        if reads_batches(self):
             result = self._solve(x, None if sample_weight is None else weights, given)
         else:
             outliers = self._outliers(x, weights)
@@ -207,30 +203,9 @@ class CramerMixture(DensityMixin, BaseEstimator):
             x[labels == i] = mixture.component(int(i)).sample((int((labels == i).sum()),), generator)
         return self._form.give(x), self._form.give(labels)
 
-    def _check_parameters(self) -> None:
-        """Raise a ValueError for parameters that are invalid whatever the data."""
-        check_integer("n_components", self.n_components, 1)
-        check_integer("n_init", self.n_init, 1)
-        check_integer("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
-        check_integer("verbose_interval", self.verbose_interval, 1)
-        for name, least in (("max_iter", 0), ("batch_size", 1)):
-            if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name), least)
-        for name in ("tol", "reg_covar"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name))
-        check_choice("covariance_type", self.covariance_type, FAMILIES)
-        check_choice("objective", self.objective, ("likelihood", "cramer"))
-        if self.optimizer is not None:
-            check_choice("optimizer", self.optimizer, ("lbfgs", "adam", "lion", "rmsprop"))
-        if self.method is not None and not isinstance(self.method, Method):
-            check_choice("method", self.method, METHODS)
-        if isinstance(self.init_params, str):
-            check_choice("init_params", self.init_params, STARTS)
-
     def _outliers(self, x: Tensor, weights: Tensor) -> Outliers:
         """Return the samples to leave out, before equal ones are merged: the caller knows them by their index."""
-        method, _ = self._chosen_method(None)
+        method, _ = chosen_method(self, None)
         if not method.sets_outliers_aside:
             return Outliers()
         return find_outliers(x, weights / weights.max(), self.n_components)  # large weights must not overflow
@@ -260,7 +235,7 @@ class CramerMixture(DensityMixin, BaseEstimator):
                 options = replace(options, shrinkage=self.shrinkage_)
         else:
             start = initial(self.init_params, given, x, self.n_components, options)
-        method, times = self._chosen_method(start)
+        method, times = chosen_method(self, start)
         options, results = replace(options, init_params=start), []
         for i in range(times):
             if self.verbose:
@@ -271,38 +246,6 @@ class CramerMixture(DensityMixin, BaseEstimator):
         losses = [result.history[-1].loss if result.history else math.nan for result in results]
         best = results[losses.index(min(losses, key=lambda loss: (math.isnan(loss), loss)))]
         return replace(best, mixture=best.mixture.to(dtype=torch.float64))
-
-    def _chosen_method(self, start: Start) -> tuple[Method, int]:
-        """Return the method that the parameters ask for, and how often to run it."""
-        asked = {name: getattr(self, name) for name in _SETTINGS if getattr(self, name) is not None}
-        existing = isinstance(start, MultivariateNormalMixture)
-        times = 1 if existing else int(self.n_init)
-        if self.method is not None and self.objective != "likelihood":
-            raise ValueError("objective must be left out if there is a method, which has its own; got 'cramer'.")
-        if isinstance(self.method, Method):
-            _refuse(asked, "a method with settings of its own")
-            return self.method, times
-        kind: type[Method]
-        if self.method is not None:
-            kind = METHODS[self.method]
-        elif self.max_iter == 0:
-            kind = ExpectationMaximization
-        elif self.objective == "cramer" or self.optimizer is not None:
-            kind, asked["objective"] = GradientDescent, self.objective
-        else:
-            kind = ExpectationMaximization if existing else MergeDown
-        known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-        what = f'method="{kind.name}"' if self.method else f'objective="{self.objective}", optimizer={self.optimizer!r}'
-        _refuse({name: value for name, value in asked.items() if name not in known}, what)
-        if "n_init" in known:
-            asked["n_init"], times = times * (1 if existing else kind().n_init), 1  # type: ignore[attr-defined]
-        return kind(**asked), times
-
-    def _reads_batches(self) -> bool:
-        """Return whether each step reads only some of the samples, which may then lie in a file."""
-        if isinstance(self.method, Method):
-            return getattr(self.method, "batch_size", None) is not None
-        return self.batch_size is not None
 
     def _continues(self) -> bool:
         return bool(self.warm_start) and hasattr(self, "result_")
@@ -371,9 +314,3 @@ class CramerMixture(DensityMixin, BaseEstimator):
     def _generator(self, device: torch.device) -> torch.Generator:
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         return torch.Generator(device).manual_seed(int(seed))
-
-
-def _refuse(asked: dict[str, Any], what: str) -> None:
-    """Raise a ValueError for parameters that would have no effect."""
-    for name, value in asked.items():
-        raise ValueError(f"{name} has no effect with {what}; got {value!r}. Leave it out, or choose another method.")

@@ -213,7 +213,7 @@ class ExpectationMaximization(Method):
 
         sums = draw_starts(problem, "kmeans", problem.data, problem.n_components, self.n_init)
         strength = problem.shrinkage or 0.0
-        prior = problem.shrinkage_prior(strength, self.n_init) if strength else None
+        prior = problem.shrinkage_prior(strength, self.n_init)
         outcome = maximize(problem.data, sums, self.max_iter, self.tol, prior, watch)
         if not self.max_iter:
             _, likelihood = problem.data.step(sums, prior)

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from cramix.mixture.covariance import DenseFamily, Family, Prior
 
+# Features of all samples up to which data are small: one thread and float64 then take hardly more time than two threads
+# and float32.
+_SMALL = 1 << 18
 # Responsibilities, and numbers of the samples, that are computed with at a time.
 _BLOCK, _NUMBERS = 1 << 20, 1 << 20
 # Up to this many bytes the features of all samples are cached; otherwise they are recomputed for each block.
@@ -23,6 +26,11 @@ _FEW_COMPONENTS = 0.25
 LEAST_WEIGHT = 1e-12
 # Log responsibilities are clamped here: processors are slow on subnormal numbers.
 _LEAST_LOG = -80.0
+
+
+def is_small(n: int, family: Family) -> bool:
+    """Return whether a step over n samples takes mostly the time to start its operations."""
+    return n * family.count <= _SMALL
 
 
 class Data:

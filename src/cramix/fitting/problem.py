@@ -124,8 +124,10 @@ class Problem:
         """Return the mean log likelihood of the samples, in the units of the caller."""
         return sum((w @ mixture.log_prob(x.double())).item() for w, x in _blocks(self.target))
 
-    def shrinkage_prior(self, strength: float, batch: int) -> Prior:
-        """Return the prior that shrinks the covariances of a batch of fits to all samples."""
+    def shrinkage_prior(self, strength: float, batch: int) -> Prior | None:
+        """Return the prior that shrinks the covariances of a batch of fits to all samples; None for a strength of 0."""
+        if not strength:
+            return None
         strengths = torch.full((batch,), strength, dtype=torch.float64, device=self.target.means.device)
         return self.family.shrinkage(strengths, self.n_samples)
 

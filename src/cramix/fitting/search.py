@@ -15,7 +15,7 @@ All stages but the polishing use a subset of large data, and float32 where its r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,7 +26,7 @@ from cramix.checks import check_integer, check_number
 from cramix.distance.sliced import sliced_cramer_squared
 from cramix.fitting.diagnosis import NARROW
 from cramix.fitting.em import Outcome, maximize, polish
-from cramix.fitting.features import Data
+from cramix.fitting.features import Data, is_small
 from cramix.fitting.held_out import Choice, choose, needs_choice
 from cramix.fitting.merge import PLACING, drawn, merged, priors
 from cramix.fitting.problem import Method, Problem, Solution
@@ -35,9 +35,8 @@ from cramix.mixture import MultivariateNormalMixture
 
 # The name of the last stage, and EM steps before fits are compared.
 _POLISHING, _CHOOSING = "polishing", 20
-# Distance from the origin in standard deviations up to which float32 has enough digits, and numbers in the features up
-# to which float64 takes little more time.
-_FAR, _SMALL = 50.0, 1 << 18
+# Distance from the origin in standard deviations up to which float32 has enough digits.
+_FAR = 50.0
 # Rounds of a search, and fits of either kind in a round.
 _ROUNDS, _BATCH = 2, 4
 # Fits without narrow components that are polished if the best one collapses.
@@ -77,13 +76,28 @@ class MergeDown(Method):
 
     def run(self, problem: Problem) -> Solution:
         """Solve the problem."""
-        data, rows = problem.data, self.subset(problem)
+        rows = self.subset(problem)
+        data = problem.data.like(rows, search_dtype(problem.data))
+        strength, rounds = self._begun(problem, data)
+        return self.finish(problem, rows, data, rounds, strength)
+
+    def finish(
+        self, problem: Problem, rows: Tensor | None, searched: Data, rounds: Iterable[Outcome], strength: float
+    ) -> Solution:
+        """Polish the best fits of each round and return the best of all.
+
+        Args:
+            problem: to solve.
+            rows: the indices of the samples that were searched with, as `subset` returns them.
+            searched: these samples.
+            rounds: fits to them.
+            strength: of their shrinkage.
+        """
+        data = problem.data
         some = data if rows is None else data.like(rows)
-        search = data.like(rows, search_dtype(data))
-        strength, rounds = self.begin(problem, search)
         found, polished = list[Outcome](), list[Outcome]()
         for fits in rounds:
-            fits = _in_double(problem, search, fits)
+            fits = _in_double(problem, searched, fits)
             best = fits.log_likelihood.max().item()
             name = f"choosing, shrinkage {strength:g}" if strength else "choosing"
             problem.note_likelihood(name, problem.n_components, best)
@@ -103,7 +117,7 @@ class MergeDown(Method):
         rows = max(self.rows, 10 * problem.n_components)
         return problem.data.resample(rows, problem.generator) if len(problem.data) > rows else None
 
-    def begin(self, problem: Problem, data: Data) -> tuple[float, Iterator[Outcome]]:
+    def _begun(self, problem: Problem, data: Data) -> tuple[float, Iterator[Outcome]]:
         """Return the shrinkage, and rounds of fits with it."""
         choice = choose(problem, data, self.surplus) if needs_choice(problem) else None
         if choice is None:
@@ -116,7 +130,7 @@ class MergeDown(Method):
         sums = choice.sums
         if isinstance(problem.init_params, MultivariateNormalMixture):
             sums = torch.cat((sums, sums_of(problem, problem.init_params)))
-        yield maximize(data, sums, _CHOOSING, _SAME / 100, problem.shrinkage_prior(choice.shrinkage, len(sums)))
+        yield comparable(problem, data, sums, choice.shrinkage)
         if self.n_init > 1:
             yield from self._search(problem, data, choice.shrinkage)
 
@@ -146,9 +160,7 @@ class MergeDown(Method):
         starts = [found, plain]
         if first and isinstance(problem.init_params, MultivariateNormalMixture):
             starts.append(maximize(data, sums_of(problem, problem.init_params), PLACING).sums)
-        sums = torch.cat(starts)
-        prior = problem.shrinkage_prior(strength, len(sums)) if strength else None
-        return maximize(data, sums, _CHOOSING, _SAME / 100, prior)
+        return comparable(problem, data, torch.cat(starts), strength)
 
     def _candidates(self, problem: Problem, data: Data, fits: Outcome, strength: float) -> list[Outcome]:
         """Return the best fit of a round after polishing; if it collapsed, also some without narrow components."""
@@ -173,13 +185,18 @@ class MergeDown(Method):
         def watch(log_likelihood: float) -> None:
             problem.note_likelihood(_POLISHING, problem.n_components, log_likelihood)
 
-        prior = problem.shrinkage_prior(strength, 1) if strength else None
+        prior = problem.shrinkage_prior(strength, 1)
         if prior is not None and math.isfinite(strength):
             # A fixed covariance to shrink to: otherwise steps would maximise nothing. After a step it is that of these
             # samples in float64, not that of a search with some of them in float32.
             sums, _ = data.step(sums, prior)
             prior = problem.family.completed(prior, sums)
         return polish(data, sums, self.max_iter, self.tol, watch, prior)
+
+
+def comparable(problem: Problem, data: Data, sums: Tensor, strength: float) -> Outcome:
+    """Continue fits `(B, k, F)` with a shrinkage until they can be compared."""
+    return maximize(data, sums, _CHOOSING, _SAME / 100, problem.shrinkage_prior(strength, len(sums)))
 
 
 def best_sound(data: Data, fits: Outcome) -> Tensor:
@@ -200,7 +217,7 @@ def _in_double(problem: Problem, data: Data, fits: Outcome) -> Outcome:
 
 def search_dtype(data: Data) -> torch.dtype:
     """Return float32 unless the data are small, or so far out that squares leave too few digits for the others."""
-    small = len(data) * data.family.count <= _SMALL
+    small = is_small(len(data), data.family)
     return torch.float64 if small or data.x.abs().max() >= _FAR else torch.float32
 
 

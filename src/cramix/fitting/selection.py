@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from cramix.checks import check_integer
 from cramix.fitting.api import Options, conclude, prepare
 from cramix.fitting.diagnosis import convergence_warning
-from cramix.fitting.em import Outcome, maximize
+from cramix.fitting.em import maximize
 from cramix.fitting.features import Data
 from cramix.fitting.held_out import (
     Choice,
@@ -29,11 +29,11 @@ from cramix.fitting.held_out import (
 from cramix.fitting.merge import PLACING, drawn, merged_to, priors
 from cramix.fitting.problem import Problem
 from cramix.fitting.result import FitResult, Step
-from cramix.fitting.search import MergeDown, search_dtype
+from cramix.fitting.search import MergeDown, comparable, search_dtype
 from cramix.fitting.threads import threads_for
 
-# Fits to all samples in a batch, EM steps before they are compared, and the gain at which these stop.
-_BATCH, _CHOOSING, _TOL = 4, 20, 1e-5
+# Fits to all samples in a batch.
+_BATCH = 4
 
 
 @dataclass(frozen=True)
@@ -159,50 +159,18 @@ def select(
     problem = prepare(X, wanted[0], MergeDown(), options)
     _check_folds(folds, wanted[0], problem)
     with torch.no_grad(), threads_for(problem):
-        fits = sorted(_fits(problem, wanted, folds), key=lambda fit: fit.n_components)
-    selection = Selection(
-        {fit.n_components: fit.result for fit in fits},
-        {fit.n_components: fit.score for fit in fits if fit.score is not None},
-    )
+        results, scores = _fits(problem, wanted, folds)
+    selection = Selection(dict(sorted(results.items())), dict(sorted(scores.items())))
     for text in _warnings(problem, selection):
         warnings.warn(text, convergence_warning(), stacklevel=2)
     return selection
 
 
-@dataclass(frozen=True)
-class _Continuation(MergeDown):
-    """The default method from where its search has ended.
-
-    Args:
-        rows_searched: the indices of the samples that were searched with; None for all.
-        fits: to these samples.
-        strength: of their shrinkage.
-    """
-
-    rows_searched: Tensor | None = None
-    fits: Outcome | None = None
-    strength: float = 0.0
-
-    def subset(self, problem: Problem) -> Tensor | None:
-        return self.rows_searched
-
-    def begin(self, problem: Problem, data: Data) -> tuple[float, Iterator[Outcome]]:
-        assert self.fits is not None
-        return self.strength, iter((self.fits,))
-
-
-class _Fit(NamedTuple):
-    """A fit with a number of components, and its held-out score; None without one."""
-
-    n_components: int
-    result: FitResult
-    score: Score | None
-
-
-def _fits(problem: Problem, wanted: list[int], folds: int | None) -> list[_Fit]:
-    """Return fits with each number of components."""
-    subset = MergeDown().subset(problem)
-    data = problem.data.like(subset, search_dtype(problem.data))
+def _fits(problem: Problem, wanted: list[int], folds: int | None) -> tuple[dict[int, FitResult], dict[int, Score]]:
+    """Return fits with each number of components, and the held-out scores of those that have one."""
+    method = MergeDown()
+    rows = method.subset(problem)
+    data = problem.data.like(rows, search_dtype(problem.data))
     parts = Folds.of(problem, data, folds or None)
     problems = [replace(problem, n_components=k) for k in wanted]
     compared = {part.n_components for part in problems if folds != 0 or needs_choice(part)} & set(
@@ -215,22 +183,20 @@ def _fits(problem: Problem, wanted: list[int], folds: int | None) -> list[_Fit]:
         found, found_in_parts = next(merged) if k > 1 else (None, None)
         if k in compared:
             choice, scored[k] = compare(part, parts, parts.clusters(part), found_in_parts, strengths_of(part))
+        starts = []
         if choice is not None:
             choices[k] = choice
-        fits_found = [] if choice is None else [choice.sums]
+            starts.append(choice.sums)
         if choice is None or not needs_choice(part):
-            fits_found.append(_from_all(part, data, found))
-        candidates[k] = torch.cat(fits_found)
+            starts.append(_from_all(part, data, found))
+        candidates[k] = torch.cat(starts)
     shrinkage = _shared_shrinkage(problems, choices, scored)
     results = {}
     for part in problems:
-        k, sums = part.n_components, candidates[part.n_components]
         strength = min(shrinkage, strongest(part)) if part.shrinkage is None else part.shrinkage
-        prior = part.shrinkage_prior(strength, len(sums)) if strength else None
-        fits = maximize(data, sums, _CHOOSING, _TOL, prior)
-        results[k] = conclude(part, _Continuation(rows_searched=subset, fits=fits, strength=strength).run(part))
-    scores = {} if folds == 0 else _scores(problem, parts, scored, results)
-    return [_Fit(k, results[k], scores.get(k)) for k in wanted]
+        fits = comparable(part, data, candidates[part.n_components], strength)
+        results[part.n_components] = conclude(part, method.finish(part, rows, data, [fits], strength))
+    return results, {} if folds == 0 else _scores(problem, parts, scored, results)
 
 
 def _shared_shrinkage(

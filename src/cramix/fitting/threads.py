@@ -7,18 +7,15 @@ from contextlib import contextmanager
 
 import torch
 
+from cramix.fitting.features import is_small
 from cramix.fitting.problem import Problem
-
-# Numbers in the features of the samples up to which one thread is as fast as several.
-_SMALL = 1 << 18
 
 
 @contextmanager
 def threads_for(problem: Problem) -> Iterator[None]:
     """Compute with one thread in the block if the data are small, then with as many as before."""
     before = torch.get_num_threads()
-    small = len(problem.target.weights) * problem.family.count <= _SMALL
-    if before == 1 or not small:
+    if before == 1 or not is_small(len(problem.target.weights), problem.family):
         yield
         return
     torch.set_num_threads(1)
