@@ -112,6 +112,8 @@ def _draw(rows: list[Row], path: Path) -> None:
     by_d.set_xlabel("dimensions (5,000 rows, 5 components)")
     by_k.set_xlabel("components (2,000 rows in the plane, full)")
     for axes, ticks in ((by_d, DIMENSIONS), (by_k, COMPONENTS)):
+        if not any(len(line.get_xdata()) for line in axes.lines):  # the run has just begun
+            continue
         axes.set(xscale="log", yscale="log", ylabel="seconds")
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.set_xticks([], minor=True)

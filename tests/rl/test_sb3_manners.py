@@ -173,3 +173,12 @@ def test_images_that_are_not_bytes():
     settings = {**QUICK, "policy_kwargs": {"normalize_images": False}}
     model = GMDQN("CnnPolicy", Pictures(), **settings).learn(25)
     assert model.return_distribution(Pictures.observation_space.sample()).batch_shape == (2,)
+
+
+def test_policies_are_not_pickled(tmp_path):
+    model = GMDQN("MlpPolicy", Steps(), seed=0, **QUICK)
+    with pytest.raises(NotImplementedError, match="must be saved with its model"):
+        model.policy.save(tmp_path / "policy")
+    with pytest.raises(NotImplementedError, match="must be loaded with its model"):
+        MlpPolicy.load(tmp_path / "policy")
+    assert list(tmp_path.iterdir()) == []

@@ -37,6 +37,8 @@ from cramix.mixture import MultivariateNormalMixture
 _POLISHING, _CHOOSING = "polishing", 20
 # Distance from the origin in standard deviations up to which float32 has enough digits.
 _FAR = 50.0
+# The least variance in any direction for float32, in multiples of the rounding error of sums of d squares.
+_FLAT = 500.0
 # Rounds of a search, and fits of either kind in a round.
 _ROUNDS, _BATCH = 2, 4
 # Fits without narrow components that are polished if the best one collapses.
@@ -216,9 +218,17 @@ def _in_double(problem: Problem, data: Data, fits: Outcome) -> Outcome:
 
 
 def search_dtype(data: Data) -> torch.dtype:
-    """Return float32 unless the data are small, or so far out that squares leave too few digits for the others."""
-    small = is_small(len(data), data.family)
-    return torch.float64 if small or data.x.abs().max() >= _FAR else torch.float32
+    """Return float32 unless the data are small, or need more digits.
+
+    They do if they are so far out that squares leave too few digits for the others, and if they have hardly any
+    variance in some direction, so that rounding would hide it.
+    """
+    if is_small(len(data), data.family) or data.x.abs().max() >= _FAR:
+        return torch.float64
+    if data.family.kind.axis_aligned:
+        return torch.float32
+    least = torch.linalg.eigvalsh(data.covariance)[..., 0].min()
+    return torch.float64 if least < _FLAT * data.family.dim * torch.finfo(torch.float32).eps else torch.float32
 
 
 def _found_twice(likelihoods: Tensor) -> bool:

@@ -69,7 +69,9 @@ def to_sklearn(mixture: MultivariateNormalMixture) -> GaussianMixture:
         precisions = whitening.square()
     else:
         values = mixture.covariances if name == "full" else kind.values
-        whitening = torch.linalg.inv(cholesky(values)).mT
+        # Not by torch.linalg.inv, which fails on triangular matrices in parallel (seen with torch 2.13 and oneMKL).
+        identity = torch.eye(dim, dtype=values.dtype, device=values.device)
+        whitening = torch.linalg.solve_triangular(cholesky(values), identity, upper=False).mT
         precisions = whitening @ whitening.mT
     model = GaussianMixture(k, covariance_type=name)
     fitted = {
