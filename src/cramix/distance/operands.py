@@ -69,7 +69,7 @@ def as_target(
 def as_observations(p: M, y: Any, name: str = "y") -> tuple[M, Tensor]:
     """Return p and observations for a score, `(*batch)` or `(*batch, d)`, of one dtype; a p without batch takes n."""
     p, x = _in_shape(name, p, y, "n observations")
-    if readable(x):
+    if _looks_at(p, x):
         check_finite(**{name: x})
     return p, x
 
@@ -151,14 +151,14 @@ def _one_observation_each(p: Any, x: Tensor, sample_weight: Any, missing: str) -
     present = None
     if missing == "ignore":
         gone = _has_nan(p, x)
-        if not readable(x) or bool(gone.any()):
+        if not _looks_at(p, x) or bool(gone.any()):
             # The loss of a missing observation is computed at a mean of p, as a constant, and then set to 0.
             instead = (p.means[..., 0, :] if p.event_shape else p.means[..., 0]).detach()
             x = torch.where(gone.unsqueeze(-1) if p.event_shape else gone, instead, x)
             p, present = _constant_where(gone, p), ~gone
             counted = present.to(p.means.dtype)
             weight = counted if weight is None else weight * counted
-    q = type(p)._of_samples("target", x.unsqueeze(-1 - len(p.event_shape)))
+    q = type(p)._of_samples("target", x.unsqueeze(-1 - len(p.event_shape)), None, p._validate_args)
     return Target(p, q, weight, present)
 
 
@@ -174,17 +174,22 @@ def _constant_where(mask: Tensor, p: Any) -> Any:
 def _set_of_samples(p: Any, x: Tensor, sample_weight: Any, missing: str) -> Target:
     weights = None if sample_weight is None else _weights("sample_weight", sample_weight, x.shape[:1], p)
     if missing == "ignore":
-        x, weights = _without_missing(x, weights, ~_has_nan(p, x))
-    return Target(p, type(p)._of_samples("target", x, weights))
+        x, weights = _without_missing(x, weights, ~_has_nan(p, x), _looks_at(p, x))
+    return Target(p, type(p)._of_samples("target", x, weights, p._validate_args))
+
+
+def _looks_at(p: base.Mixture, x: Tensor) -> bool:
+    """Return whether values of a target may be inspected; a mixture that was not validated asks for no such check."""
+    return p._validate_args and readable(x)
 
 
 def _has_nan(p: base.Mixture, x: Tensor) -> Tensor:
     return x.isnan().any(-1) if p.event_shape else x.isnan()
 
 
-def _without_missing(x: Tensor, weights: Tensor | None, present: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Drop samples that are not present; where values cannot be inspected, give them the weight 0 instead."""
-    if readable(x):
+def _without_missing(x: Tensor, weights: Tensor | None, present: Tensor, looks: bool) -> tuple[Tensor, Tensor | None]:
+    """Drop samples that are not present; where values are not inspected, give them the weight 0 instead."""
+    if looks:
         if not bool(present.any()):
             raise ValueError(f"target must hold at least one sample without NaN; got {len(x)} with NaN.")
         return x[present], None if weights is None else weights[present]
@@ -226,7 +231,7 @@ def observation_weights(sample_weight: Any, batch: torch.Size, p: Mixture) -> Te
     if sample_weight is None:
         return None
     weight = _weights("sample_weight", sample_weight, batch, p)
-    if readable(weight):
+    if _looks_at(p, weight):
         check_finite(sample_weight=weight)
         if bool((weight < 0).any()):
             raise ValueError(f"sample_weight must be >= 0; got min {weight.min().item():.3g}.")

@@ -30,8 +30,8 @@ class Mixture(Distribution):
     _sample_axes: ClassVar[tuple[str, ...]]  # names of the axes of samples behind the batch
 
     @classmethod
-    def _of_samples(cls, name: str, x: Any, sample_weight: Any = None) -> Self:
-        """Build from samples that errors call by a name."""
+    def _of_samples(cls, name: str, x: Any, sample_weight: Any = None, validate_args: bool = True) -> Self:
+        """Build from samples that errors call by a name; their values are checked only if `validate_args`."""
         if sample_weight is None:
             x = as_tensor(name, x)
         else:
@@ -40,8 +40,8 @@ class Mixture(Distribution):
         if x.ndim < axes or 0 in x.shape[x.ndim - axes :]:
             rule = f"(*batch, {', '.join(cls._sample_axes)}) with {', '.join(cls._sample_axes)} >= 1"
             raise ValueError(f"{name} must be {rule}; got shape {tuple(x.shape)}.")
-        weights = of_samples(name, x.shape[: x.ndim - axes + 1], sample_weight, x)
-        if readable(x):
+        weights = of_samples(name, x.shape[: x.ndim - axes + 1], sample_weight, x, validate_args)
+        if validate_args and readable(x):
             check_finite(**{name: x})
         return cls._of_atoms(weights, x)
 

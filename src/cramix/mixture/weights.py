@@ -9,16 +9,19 @@ from cramix.checks import check_broadcast, check_finite
 from cramix.torch_internals import readable
 
 
-def of_samples(name: str, shape: torch.Size, weights: Tensor | None, like: Tensor) -> Tensor:
+def of_samples(
+    name: str, shape: torch.Size, weights: Tensor | None, like: Tensor, validate_args: bool = True
+) -> Tensor:
     """Return weights of samples that sum to one, `(*batch, n)`: equal ones, or those given divided by their sum."""
     if weights is None:
         return like.new_full((), 1 / shape[-1]).expand(shape)
     shape = check_broadcast("Give one weight for each sample.", **{name: shape}, sample_weight=weights.shape)
-    if readable(weights):
+    looked_at = validate_args and readable(weights)
+    if looked_at:
         check_finite(sample_weight=weights)
     weights = weights.expand(shape)
     total = weights.sum(-1, keepdim=True)
-    if readable(weights) and weights.numel() and (weights.amin() < 0 or not bool((total > 0).all())):
+    if looked_at and weights.numel() and not min(torch.stack((weights.amin() >= 0, total.amin() > 0)).tolist()):
         raise ValueError(
             f"sample_weight must be >= 0 with a positive sum; got min {weights.amin().item():.3g} and "
             f"sum {total.amin().item():.3g}."
