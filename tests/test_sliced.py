@@ -24,6 +24,7 @@ from cramix import (
     cramer_loss,
     directions,
     sliced_cramer_distance,
+    sliced_cramer_loss,
 )
 from tests.sliced_oracle import (
     KINDS,
@@ -555,3 +556,20 @@ def test_hardly_any_weight(weight: float, kind: str) -> None:
     q = means[:1] if kind == "points" else single(torch.zeros(1, 2, 2, dtype=torch.float64), [0.0, 0.0])
     # E|X - Y| - 1/2 E|X - X'| = 5 w - 5 w (1 - w)
     assert sliced_loss(p, q).item() == pytest.approx(factor_of(2) * 5 * weight**2, abs=1e-16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_slices_without_the_self_energy_of_points(dtype: torch.dtype) -> None:
+    """It is a constant for p: the loss is larger by the mean over slices, and has the same gradient."""
+    p = random_mixture(seed=3, dtype=dtype)
+    x = torch.randn(60, p.dim, dtype=dtype, generator=torch.Generator().manual_seed(1))
+    directions = torch.randn(4, p.dim, dtype=dtype, generator=torch.Generator().manual_seed(2))
+    lines = directions / directions.norm(dim=-1, keepdim=True) @ x.T
+    energy = 0.5 * (lines.unsqueeze(-1) - lines.unsqueeze(-2)).abs().mean((-1, -2)).mean()
+    means = p.means.clone().requires_grad_()
+    moving = MultivariateNormalMixture(p.weights, means, p.covariances)
+    whole, partial = (
+        sliced_cramer_loss(moving, x, directions=directions, target_self_energy=wanted) for wanted in (True, False)
+    )
+    torch.testing.assert_close(partial, whole + energy)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, means)[0] for loss in (partial, whole)))

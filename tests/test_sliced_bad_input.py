@@ -98,8 +98,8 @@ def test_backend(bad):
         (P, MOVING, {}),
         (POINTS, P, {}),
         (POINTS, X, {}),
-        (P, X, {"directions": 3}),
-        (P, X, {"directions": torch.eye(2).double()}),
+        (P, P, {"directions": 3}),
+        (POINTS, X, {"directions": torch.eye(2).double()}),
     ],
     ids=["a variable", "points first", "points", "slices", "directions"],
 )

@@ -15,6 +15,7 @@ from torch import Tensor
 from cramix import directions as schemes
 from cramix.arrays import as_tensor, check_one_device
 from cramix.checks import check_choice, check_finite
+from cramix.distance.cramer import atoms, projections
 from cramix.distance.cramer.autograd import cramer_of_mixtures
 from cramix.distance.derivatives import root
 from cramix.distance.energy.autograd import Energy, Operand, energy_distance, requires_grad
@@ -22,7 +23,7 @@ from cramix.distance.energy.ladder import check_backend
 from cramix.distance.kernels import block_size
 from cramix.distance.operands import as_operands, in_kind_of
 from cramix.distance.prepared import PreparedTarget
-from cramix.mixture import MultivariateNormalMixture
+from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.torch_internals import readable
 
 
@@ -50,8 +51,9 @@ def sliced_cramer_squared(
         tolerance: of "exact", the error of a mean distance relative to the size of the problem; float32 reaches 1e-6.
             Gradients of covariances are accurate to a few hundred times the tolerance.
         target_self_energy: whether to subtract the self energy of q, `1/2 E|Y - Y'|`, which does not depend on p. With
-            "exact" it is a sum over all pairs of q, computed at every call unless q is a `PreparedTarget`. It can be
-            left out if p is a mixture and q has no gradient or is points.
+            "exact" it is a sum over all pairs of q, computed at every call unless q is a `PreparedTarget`; with slices
+            the points are sorted. It can be left out if p is a mixture and q is points or, with "exact", has no
+            gradient.
         generator: for random directions.
         backend: the implementation of "exact", see `energy.ladder`.
         block: numbers in the temporary arrays of one block; None for the best size.
@@ -68,11 +70,12 @@ def sliced_cramer_squared(
     check_options(directions, normalization, tolerance)
     p, q, prepared_p, prepared_q = as_operands(MultivariateNormalMixture, p, q)
     directions = checked_directions(directions, p.means)
-    can_leave_it_out = isinstance(directions, str) and not p.is_empirical and (q.is_empirical or not requires_grad(q))
+    exact = isinstance(directions, str)
+    can_leave_it_out = not p.is_empirical and (q.is_empirical or (exact and not requires_grad(q)))
     if not (target_self_energy or can_leave_it_out):
         raise ValueError(
-            "target_self_energy must be True unless p is a mixture with covariances, the target a constant or points, "
-            'and directions "exact"; got False.'
+            "target_self_energy must be True unless p is a mixture with covariances and the target is points or, with "
+            'directions "exact", a constant; got False.'
         )
     dtype = torch.promote_types(p.means.dtype, torch.float32)
     p, q = p.to(dtype=dtype), q.to(dtype=dtype)
@@ -95,7 +98,7 @@ def sliced_cramer_squared(
                 device = p.means.device
                 directions = schemes.random(directions, p.dim, generator=generator, dtype=dtype, device=device)
             chosen = unit_vectors(directions.to(dtype))
-            total = _over_slices(p, q, chosen, block)
+            total = _over_slices(p, q, chosen, target_self_energy, block)
             if normalization == "sum":
                 return total
             mean = total / len(chosen)
@@ -176,16 +179,27 @@ def _known_energy(prepared: PreparedTarget | None, dtype: torch.dtype, tolerance
 
 
 def _over_slices(
-    p: MultivariateNormalMixture, q: MultivariateNormalMixture, directions: Tensor, block: int | None
+    p: MultivariateNormalMixture,
+    q: MultivariateNormalMixture,
+    directions: Tensor,
+    target_self_energy: bool,
+    block: int | None,
 ) -> Tensor:
     """Sum over the slices, some at a time."""
+    if projections.applies(p, q):
+        return projections.cramer_of_slices(p, q, directions, target_self_energy).sum(-1)
     batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape).numel()
     numbers = max(1, batch * max(p.n_components, q.n_components))
     step = max(1, 4 * block_size(p.means.device, block) // numbers)
-    sums = [
-        cramer_of_mixtures(p.project(some), q.project(some), block=block).sum(-1) for some in directions.split(step)
-    ]
+    sums = [_of_slices(p.project(some), q.project(some), target_self_energy, block) for some in directions.split(step)]
     return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
+
+
+def _of_slices(p: NormalMixture, q: NormalMixture, target_self_energy: bool, block: int | None) -> Tensor:
+    if target_self_energy:
+        return cramer_of_mixtures(p, q, block=block).sum(-1)
+    energy = atoms.self_energy(q.means, q.weights)
+    return (cramer_of_mixtures(p, q, energy, block=block) + energy.to(p.means.dtype)).sum(-1)
 
 
 def check_options(directions: Any, normalization: str, tolerance: float) -> None:

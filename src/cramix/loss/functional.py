@@ -79,8 +79,8 @@ def sliced_cramer_loss(
         reduction: "none", "mean" (weighted by `sample_weight`) or "sum" over the batch.
         missing: "error" for a NaN in the target, or "ignore" to leave out its observations.
         tolerance: of "exact", the error of a mean distance relative to the size of the problem; float32 reaches 1e-6.
-        target_self_energy: whether "exact" subtracts the self energy of the target, a sum over all its pairs that does
-            not depend on p. It is computed at every call, unless the target is a `PreparedTarget`.
+        target_self_energy: whether to subtract the self energy of the target, which does not depend on p. With "exact"
+            it is a sum over all pairs, computed at every call unless the target is a `PreparedTarget`.
         generator: for random slices.
 
     Example:

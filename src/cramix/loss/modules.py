@@ -69,7 +69,7 @@ class SlicedCramerLoss(Loss):
         reduction: "none", "mean" (weighted by `sample_weight`) or "sum" over the batch.
         missing: "error" for a NaN in the target, or "ignore" to leave out its observations.
         tolerance: of "exact", the error of a mean distance relative to the size of the problem; float32 reaches 1e-6.
-        target_self_energy: whether "exact" subtracts the self energy of the target; see `PreparedTarget`.
+        target_self_energy: whether to subtract the self energy of the target; see `PreparedTarget`.
         generator: for random slices.
 
     Example:

@@ -14,7 +14,9 @@ _LONG = 1 << 13
 
 
 def self_energy(points: Tensor, weights: Tensor) -> Tensor:
-    """Return `1/2 E|Y - Y'|`, `(*batch)` in float64, for points and weights `(*batch, n)`."""
+    """Return `1/2 E|Y - Y'|`, `(*batch)` in float64, for points and weights `(*batch, n)`; 0 for one point."""
+    if points.shape[-1] == 1:
+        return points.new_zeros((), dtype=torch.float64).expand(points.shape[:-1])
     return _energy(points.double(), normalized(weights.double())[0], 1.0)
 
 
@@ -69,11 +71,12 @@ def _energy(points: Tensor, weights: Tensor, total: float) -> Tensor:
 def _argsort(points: Tensor) -> Tensor:
     """Return the order that sorts float64 points along the last axis, `(*batch, n)`.
 
-    In plain eager mode long rows are sorted one by one as integers of the same order, for which torch has a parallel
-    radix sort on the CPU, up to ten times as fast at 100,000 points: the bits of a number as they are if it is
-    positive, and inverted below the sign if it is negative.
+    In plain eager mode on the CPU long rows are sorted one by one as integers of the same order, for which torch has a
+    parallel radix sort, up to ten times as fast at 100,000 points: the bits of a number as they are if it is positive,
+    and inverted below the sign if it is negative.
     """
-    if (points.numel() != points.shape[-1] and points.shape[-1] < _LONG) or not readable(points):
+    few = points.numel() != points.shape[-1] and points.shape[-1] < _LONG
+    if few or not points.is_cpu or not readable(points):
         return points.argsort(-1)
     bits = points.contiguous().view(torch.int64)
     ordered = (bits ^ ((bits >> 63) & torch.iinfo(torch.int64).max)).reshape(-1, points.shape[-1])

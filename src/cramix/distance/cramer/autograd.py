@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from cramix.distance.cramer import atoms, ladder, reference
-from cramix.distance.cramer.signature import Evaluation, Operand, Problem, operand_of
+from cramix.distance.cramer.signature import Evaluation, Operand, Problem, batch_of, operand_of
 from cramix.mixture import NormalMixture
 from cramix.torch_internals import plain_eager
 
@@ -67,11 +67,11 @@ def cramer_of_mixtures(
     return _reduced(evaluated(*call, *a, *b, self_energy_q)[0], reduction)
 
 
-def _evaluate(call: _Call, tensors: Any) -> tuple[Evaluation, str]:
-    """Return losses and gradients, and the name of the implementation that computed them."""
+def _evaluate(call: _Call, tensors: Any, each: float = 1.0) -> tuple[Evaluation, str]:
+    """Return losses and gradients times `each`, and the name of the implementation that computed them."""
     p, q = Operand(*tensors[:3]), Operand(*tensors[3:6])
     name = ladder.choose(p, q) if call.backend == "auto" else call.backend
-    return ladder.IMPLEMENTATIONS[name](Problem(p, q, tensors[6], call.grad_p, call.grad_q, call.block)), name
+    return ladder.IMPLEMENTATIONS[name](Problem(p, q, tensors[6], call.grad_p, call.grad_q, call.block, each)), name
 
 
 def _reduced(losses: Tensor, reduction: str) -> Tensor:
@@ -86,32 +86,24 @@ class _Eager(Function):
 
     @staticmethod
     def forward(ctx, call, *tensors):
-        (losses, *ctx.known), name = _evaluate(call, tensors)
-        ctx.batch, ctx.each = losses.shape, 1.0
+        ctx.batch = batch_of(Operand(*tensors[:3]), Operand(*tensors[3:6]))
+        reduced = call.reduction != "none" and len(ctx.batch) > 0
+        count = ctx.batch.numel()
+        ctx.each = 1.0 if not reduced or call.reduction == "sum" else 1 / count if count else math.nan
+        (losses, *ctx.known), name = _evaluate(call, tensors, ctx.each)
         ctx.save_for_backward(*tensors)
-        if call.reduction == "none" or losses.ndim == 0:
-            return losses
-        if call.reduction == "mean":
-            ctx.each = 1 / losses.numel() if losses.numel() else math.nan
-        return _total(losses, [x for x in ctx.known if x is not None], ctx.each, in_numpy=name == "small")
+        return _total(losses, ctx.each, in_numpy=name == "small") if reduced else losses
 
     @staticmethod
     def backward(ctx, grad):
         return None, *_backward(ctx.needs_input_grad[1:], grad, ctx.batch, ctx.each, ctx.saved_tensors, ctx.known)
 
 
-def _total(losses: Tensor, gradients: list[Tensor], each: float, in_numpy: bool) -> Tensor:
-    """Return `each` times the sum of the losses, and multiply their gradients by `each` in place.
-
-    For few losses NumPy takes a fifth of the time of torch.
-    """
-    if not in_numpy:
-        for known in gradients:
-            known.mul_(each)
-        return losses.sum() * each
-    for array in (known.numpy() for known in gradients):
-        np.multiply(array, each, array)
-    return torch.from_numpy(np.asarray(np.add.reduce(losses.numpy(), None) * each))
+def _total(losses: Tensor, each: float, in_numpy: bool) -> Tensor:
+    """Return `each` times the sum of the losses; for few losses NumPy takes a fifth of the time of torch."""
+    if in_numpy:
+        return torch.from_numpy(np.asarray(np.add.reduce(losses.numpy(), None) * each))
+    return losses.sum() if each == 1 else losses.mean()
 
 
 class _InTransforms(Function):
@@ -195,17 +187,31 @@ def _backward(
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients for all flattened tensors; `grad` is that of the losses `(*batch)`, or of their total."""
     *inputs, self_energy_q = tensors
-    for_p = for_q = (None, None, None)
-    gradient = _Gradient.apply if torch.is_grad_enabled() else _Gradient.forward
+    for_p: tuple[Tensor | None, ...] = (None, None, None)
+    for_q = for_p
     if any(needed[:3]):
-        for_p = gradient(0, each, grad, known[0], *inputs)
+        for_p = gradient_of_side(0, each, grad, known[0], *inputs)
     if any(needed[3:6]):
-        for_q = gradient(3, each, grad, known[1], *inputs)
+        for_q = gradient_of_side(3, each, grad, known[1], *inputs)
         for_q = for_q if len(for_q) == 3 else (*for_q, None)
     for_energy = None
     if self_energy_q is not None and needed[6]:
         for_energy = -(each * grad).expand(batch).to(self_energy_q.dtype).sum_to_size(self_energy_q.shape)
     return (*for_p, *for_q, for_energy)
+
+
+def gradient_of_side(first: int, each: float, grad: Tensor, known: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    """Return the gradients for the tensors of one side, the `first` and following ones of both sides' six.
+
+    Args:
+        first: 0 for p, 3 for q.
+        each: the factor that the known gradient has.
+        grad: of the losses `(*batch)`, or of their total.
+        known: gradients of the losses times `each`, `(3 or 2, *batch, k)`.
+        inputs: the six tensors.
+    """
+    gradient = _Gradient.apply if torch.is_grad_enabled() else _Gradient.forward
+    return gradient(first, each, grad, known, *inputs)
 
 
 def _batch_first(x: Tensor | None, dim: int | None, rank: int) -> Tensor | None:

@@ -41,7 +41,7 @@ def evaluate(problem: Problem) -> Evaluation:
     In plain eager mode the computation runs in inference mode, where calls are a quarter cheaper. All tensors that are
     returned are created outside of it, so they are ordinary ones.
     """
-    p, q, self_energy_q, grad_p, grad_q, block = problem
+    p, q, self_energy_q, grad_p, grad_q, block, each = problem
     dtype, batch = p.means.dtype, batch_of(p, q)
     working = working_dtype(p, q, batch)
     with torch.inference_mode() if plain_eager() else nullcontext():
@@ -57,9 +57,9 @@ def evaluate(problem: Problem) -> Evaluation:
         if working == dtype:
             losses = recomputed(losses, 0.5 * within, p_side, q_side, self_energy_q, closed_form, block)
         if sums.at_p is not None:
-            _to_gradients(p_side, p_total, sums.at_p)
+            _to_gradients(p_side, p_total, sums.at_p, each)
         if sums.at_q is not None:
-            _to_gradients(q_side, q_total, sums.at_q)
+            _to_gradients(q_side, q_total, sums.at_q, each)
     at_p = None if sums.at_p is None else _batch_major(sums.at_p, len(p_side), dtype, batch)
     at_q = None if sums.at_q is None else _batch_major(sums.at_q, len(q_side), dtype, batch)
     return Evaluation(losses.clamp_min(0).to(dtype).reshape(batch), at_p, at_q)
@@ -107,8 +107,8 @@ def _stacked(batch: torch.Size, dtype: torch.dtype, *sides: Operand) -> tuple[tu
     return stacked.unbind(1), total.squeeze(1).unbind()
 
 
-def _to_gradients(side: Tensor, total: Tensor, sums: Tensor) -> None:
-    """Turn differences of pair sums, in place, into gradients for weights, means and scales, `(3, k, B)`.
+def _to_gradients(side: Tensor, total: Tensor, sums: Tensor, each: float) -> None:
+    """Turn differences of pair sums, in place, into gradients for weights, means and scales, times `each`, `(3, k, B)`.
 
     The loss is that of the normalised weights, so their gradient has mean 0 under them (docs/math.md, eq. 8).
     """
@@ -118,6 +118,8 @@ def _to_gradients(side: Tensor, total: Tensor, sums: Tensor) -> None:
     slope.mul_(weights)
     if scales:
         curve.mul_(weights).mul_(scales[0]).mul_(2 * INV_SQRT_PI)
+    if each != 1:
+        sums.mul_(each)
 
 
 def _batch_major(gradients: Tensor, rows: int, dtype: torch.dtype, batch: torch.Size) -> Tensor:

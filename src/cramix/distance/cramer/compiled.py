@@ -26,7 +26,7 @@ class _Sums(NamedTuple):
 
 def evaluate(problem: Problem) -> Evaluation:
     """Evaluate losses and gradients; see `signature.Problem`. The compiler chooses blocks itself."""
-    p, q, self_energy_q, grad_p, grad_q, _ = problem
+    p, q, self_energy_q, grad_p, grad_q, _, each = problem
     dtype, batch = p.means.dtype, batch_of(p, q)
     working = working_dtype(p, q, batch)
     a, p_total = _normalized(p, working)
@@ -43,8 +43,8 @@ def evaluate(problem: Problem) -> Evaluation:
     if working == dtype:
         sides = [x for x in (*p, *q) if x is not None]
         losses = _recomputed_op(losses, scale.expand(losses.shape), sides, self_energy_q)
-    at_p = _gradients(a, p_total, pq, pp).to(dtype) if grad_p else None
-    at_q = _gradients(b, q_total, _sums(b, a), qq).to(dtype) if grad_q else None
+    at_p = (each * _gradients(a, p_total, pq, pp)).to(dtype) if grad_p else None
+    at_q = (each * _gradients(b, q_total, _sums(b, a), qq)).to(dtype) if grad_q else None
     # A copy, or the compiler of torch 2.11 drops the gradients.
     return Evaluation(losses.clamp_min(0).to(dtype, copy=True), at_p, at_q)
 

@@ -16,7 +16,7 @@ from cramix.distance.kernels import normalized
 
 def evaluate(problem: Problem) -> Evaluation:
     """Evaluate by autograd of the plain formula; see `signature.Problem`."""
-    p, q, self_energy_q, grad_p, grad_q, _ = problem
+    p, q, self_energy_q, grad_p, grad_q, _, each = problem
     batch = batch_of(p, q)
     leaves = [x.detach().expand(*batch, -1).clone().requires_grad_() for x in (*p, *q) if x is not None]
     with torch.enable_grad():
@@ -25,7 +25,7 @@ def evaluate(problem: Problem) -> Evaluation:
     losses = losses.detach()
     if self_energy_q is not None:
         losses = (losses - self_energy_q).to(losses.dtype)
-    at_p, at_q = torch.stack(gradients[:3]), torch.stack(gradients[3:])
+    at_p, at_q = each * torch.stack(gradients[:3]), each * torch.stack(gradients[3:])
     return Evaluation(losses.clamp_min(0), at_p if grad_p else None, at_q if grad_q else None)
 
 

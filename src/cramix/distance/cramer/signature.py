@@ -42,6 +42,7 @@ class Problem(NamedTuple):
         grad_p: whether to return gradients for p.
         grad_q: the same for q; of atoms without the term `self_energy_q`.
         block: numbers in the temporary arrays of one block, see `kernels.block_size`.
+        each: a factor of the gradients, that of a single loss in their total.
     """
 
     p: Operand
@@ -50,6 +51,7 @@ class Problem(NamedTuple):
     grad_p: bool
     grad_q: bool
     block: int | None = None
+    each: float = 1.0
 
 
 class Evaluation(NamedTuple):

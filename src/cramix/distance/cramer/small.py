@@ -40,7 +40,7 @@ def applies(p: Operand, q: Operand) -> bool:
 @np.errstate(all="ignore")  # as torch does
 def evaluate(problem: Problem) -> Evaluation:
     """Evaluate losses and gradients; see `signature.Problem`. There is one block."""
-    p, q, _, grad_p, grad_q, _ = problem
+    p, q, _, grad_p, grad_q, _, each = problem
     dtype, batch = np.float32 if p.means.dtype == torch.float32 else np.float64, batch_of(p, q)
     sides, totals = _component_major(p, q, batch)
     chain = sides.take(_CHAIN if grad_q else _CHAIN[:4], 1)
@@ -59,9 +59,9 @@ def evaluate(problem: Problem) -> Evaluation:
     np.maximum(losses, 0, out=losses)
     at_p = at_q = None
     if grad_p:
-        at_p = _gradients(sides[:, 0], totals[0], sums[:, 1] - sums[:, 0], p_mean, batch, dtype)
+        at_p = _gradients(sides[:, 0], totals[0], sums[:, 1] - sums[:, 0], p_mean, each, batch, dtype)
     if grad_q:
-        at_q = _gradients(sides[:, 1], totals[1], sums[:, 3] - sums[:, 2], q_mean, batch, dtype)
+        at_q = _gradients(sides[:, 1], totals[1], sums[:, 3] - sums[:, 2], q_mean, each, batch, dtype)
     return Evaluation(torch.from_numpy(losses.astype(dtype, copy=False).reshape(batch)), at_p, at_q)
 
 
@@ -122,9 +122,9 @@ def _recomputed(losses: np.ndarray, scale: np.ndarray, sides: np.ndarray) -> np.
 
 
 def _gradients(
-    side: np.ndarray, total: np.ndarray, sums: np.ndarray, mean: np.ndarray, batch: torch.Size, dtype: type
+    side: np.ndarray, total: np.ndarray, sums: np.ndarray, mean: np.ndarray, each: float, batch: torch.Size, dtype: type
 ) -> Tensor:
-    """Turn differences of pair sums into gradients for weights, means and scales, `(3, *batch, k)` (eq. 8)."""
+    """Turn differences of pair sums into gradients for weights, means and scales times `each`, `(3, *batch, k)`."""
     weights = side[0]
     potential, curve = sums[0], sums[2]
     potential -= mean
@@ -132,6 +132,8 @@ def _gradients(
     sums[1:] *= weights
     curve *= side[2]
     curve += curve
+    if each != 1:
+        sums *= each
     _, k, b = sums.shape
     out: np.ndarray = np.empty((3, b, k), dtype)
     np.copyto(out.transpose(0, 2, 1), sums, casting="same_kind")
