@@ -59,6 +59,7 @@ def problems() -> list[Problem]:
         _simulated("three in 30-D", 3, "tied", 350, _shifted(30, 3, 1.0)),
         _simulated("six diagonal", 6, "diag", 500, _diagonal(40, 6)),
         _simulated("two in 100-D", 2, "full", 1400, _shifted(100, 2, 0.4)),
+        _simulated("two in 100-D", 2, "tied", 1400, _shifted(100, 2, 0.4)),
         _simulated("two in 100-D", 2, "diag", 1400, _shifted(100, 2, 0.4)),
     ]
 
