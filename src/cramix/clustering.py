@@ -12,6 +12,8 @@ from torch import Tensor
 _BLOCK = 1 << 22
 # Squared moves of centres, relative to the variance of the points, at which k-means has converged.
 _TOL = 1e-4
+# Iterations on a GPU between tests for convergence, for which the host has to wait.
+_LOOK = 4
 
 
 class Clusters(NamedTuple):
@@ -85,12 +87,13 @@ def lloyd(x: Tensor, weights: Tensor, centres: Tensor, max_iter: int) -> Cluster
     weighted = torch.cat((shares, shares * x), -1)  # sums over clusters are their weights, and sums of points
     variance = (shares * (x - weighted[..., 1:].sum(-2, keepdim=True)).square()).sum((-2, -1)) / x.shape[-1]
     enough = _TOL * variance
+    every = _LOOK if x.is_cuda else 1
     for n_iter in range(1, max_iter + 1):
         labels, sums = _assigned(x, weighted, centres)
         mass = sums[..., :1]
         moved = torch.where(mass > 0, sums[..., 1:] / mass, centres)
         moves, centres = (moved - centres).square().sum((-2, -1)), moved
-        if bool((moves <= enough).all()):
+        if (n_iter % every == 0 or n_iter == max_iter) and bool((moves <= enough).all()):
             return Clusters(labels, centres, n_iter, True)
     return Clusters(labels, centres, max_iter, False)
 
@@ -106,12 +109,16 @@ def _assigned(x: Tensor, weighted: Tensor, centres: Tensor) -> tuple[Tensor, Ten
     batch, k, _ = centres.shape
     sums = centres.new_zeros(batch * k, weighted.shape[-1])
     first = k * torch.arange(batch, device=x.device).unsqueeze(-1)
+    own = torch.arange(k, device=x.device).unsqueeze(-1)
     squares, labels = centres.square().sum(-1, keepdim=True), []
     rows = max(1, _BLOCK // (batch * k))
     for part, numbers in zip(x.split(rows), weighted.split(rows, -2), strict=True):
         # Squared distances, less the term that all centres share. `min` is several times faster than `argmin` here.
         label = (squares - 2 * centres @ part.T).min(-2).indices  # (B, n)
-        sums.index_add_(0, (first + label).flatten(), numbers.expand(batch, -1, -1).flatten(0, 1))
+        if x.is_cuda:  # where sums by index have no fixed order
+            sums += ((label.unsqueeze(-2) == own).to(numbers.dtype) @ numbers).flatten(0, 1)
+        else:
+            sums.index_add_(0, (first + label).flatten(), numbers.expand(batch, -1, -1).flatten(0, 1))
         labels.append(label)
     return torch.cat(labels, -1), sums.view(batch, k, -1)
 

@@ -29,7 +29,7 @@ from cramix.fitting.problem import (
     standard_units,
 )
 from cramix.fitting.result import FitResult, Step
-from cramix.fitting.samples import ROWS, Target, check_range, n_samples, read_target, without_rows
+from cramix.fitting.samples import Target, check_range, n_samples, read_target, rows_at_a_time, without_rows
 from cramix.fitting.search import MergeDown
 from cramix.fitting.sliced_wasserstein import SlicedWasserstein
 from cramix.fitting.starts import STARTS
@@ -198,7 +198,7 @@ def conclude(problem: Problem, solution: Solution, *, refuse_collapse: bool = Fa
     found = _in_dtype(mixture, problem.target.means.dtype)
     return FitResult(
         found.marginal(0) if problem.univariate else found,
-        problem.log_likelihood(mixture) if samples else None,
+        _log_likelihood(problem, solution, mixture) if samples else None,
         solution.converged,
         solution.reason,
         int(narrow.sum()),
@@ -211,6 +211,12 @@ def conclude(problem: Problem, solution: Solution, *, refuse_collapse: bool = Fa
         problem.outliers.rows,
         solution.shrinkage,
     )
+
+
+def _log_likelihood(problem: Problem, solution: Solution, mixture: MultivariateNormalMixture) -> float:
+    if solution.log_likelihood is None:
+        return problem.log_likelihood(mixture)
+    return solution.log_likelihood - problem.log_volume
 
 
 def _n_parameters(problem: Problem, solution: Solution) -> float:
@@ -233,7 +239,7 @@ def _in_dtype(mixture: MultivariateNormalMixture, dtype: torch.dtype) -> Multiva
 
 
 def _check_count(target: MultivariateNormalMixture, n_components: int) -> None:
-    count = sum(int(part.count_nonzero()) for part in target.weights.split(ROWS))
+    count = sum(int(part.count_nonzero()) for part in target.weights.split(rows_at_a_time(target.weights)))
     if n_components > count:
         what = "samples with a weight" if target.is_empirical else "components of X"
         raise ValueError(f"n_components must be at most the number of {what}, {count}; got {n_components}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -18,6 +19,8 @@ from cramix.mixture.covariance import Prior
 # The longest first extrapolation in steps, the factor by which that limit grows after a gain and shrinks after a loss,
 # and its minimum.
 _FIRST, _GROWTH, _LEAST = 4.0, 4.0, 2.0
+# Steps on a GPU between looks at their results, for which the host has to wait.
+_LOOK = 5
 
 
 class Outcome(NamedTuple):
@@ -98,14 +101,23 @@ def maximize(
         watch: called with the best mean log likelihood before each step.
     """
     last = sums.new_full((len(sums),), -torch.inf)
+    every = _LOOK if sums.is_cuda else 1
+    recent, gains = list[Outcome](), list[Tensor]()
     for i in range(1, max_iter + 1):
         sums, likelihood = data.step(sums, prior)
-        if watch is not None:
-            watch(likelihood.max().item())
         gain = likelihood - last
-        if tol and bool(((gain if prior is None else gain.abs()) < tol).all()):  # shrinkage may lower the likelihood
-            return Outcome(sums, likelihood, i, True, prior)
+        recent.append(Outcome(sums, likelihood, i, True, prior))
+        gains.append(gain if prior is None else gain.abs())  # shrinkage may lower the likelihood
         last = likelihood
+        if len(recent) < every and i < max_iter:
+            continue
+        converged = (torch.stack(gains) < tol).all(-1).tolist() if tol else [False] * len(recent)
+        for outcome, ended in zip(recent, converged, strict=True):
+            if watch is not None:
+                watch(outcome.log_likelihood.max().item())
+            if ended:
+                return outcome
+        recent, gains = [], []
     return Outcome(sums, last, max_iter, False, prior)
 
 
@@ -135,53 +147,86 @@ def polish(
     if max_iter == 0:
         return maximize(data, sums, 0, prior=prior)
     history = list[float]()
+    # On a GPU a leap is computed before the host reads anything, for which it has to wait, unless a step takes longer.
+    ahead = sums.is_cuda and not data.is_large
 
-    def of_prior(point: Tensor) -> float:
-        if prior is None or prior.moments is None:
-            return 0.0
-        return data.family.log_prior(*data.family.parameters(point, prior)[1:], prior).item()
+    def step(point: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sums after a step, and the log likelihood before it with, if there is one, the log prior."""
+        following, value = data.step(point, prior)
+        if prior is not None and prior.moments is not None:
+            _, means, values = data.family.parameters(point, prior)
+            value = torch.cat((value, data.family.log_prior(means, values, prior)))
+        return following, value
 
-    def step(point: Tensor) -> tuple[Tensor, float]:
-        following, likelihood = data.step(point, prior)
-        history.append(likelihood.item())
-        watch(history[-1])
-        return following, history[-1] + of_prior(point)
+    def note(value: list[float]) -> None:
+        history.append(value[0])
+        watch(value[0])
 
-    def outcome(following: Tensor, point: Tensor, value: float, converged: bool) -> Outcome:
-        likelihood = point.new_tensor([value - of_prior(point)])
+    def outcome(following: Tensor, point: Tensor, value: list[float], converged: bool) -> Outcome:
+        likelihood = point.new_tensor([sum(value) - sum(value[1:])])
         return Outcome(following, likelihood, len(history), converged, prior, tuple(history))
 
     longest = _FIRST
-    first, value = step(sums)
+    first, at_start = step(sums)
+    value = at_start.tolist()
+    note(value)
     while len(history) < max_iter:
-        second, first_value = step(first)
-        if first_value - value < tol:
+        second, at_first = step(first)
+        leap = _Leap.of(sums, first, second, longest)
+        if ahead:
+            landing, at_landing = step(leap.point)
+            (length, farther), first_value, there = _read(leap.numbers, at_first, at_landing)
+        else:
+            (length, farther), first_value = _read(leap.numbers, at_first)
+        note(first_value)
+        if not sum(first_value) - sum(value) >= tol:  # NaN ends it, too
             return outcome(second, first, first_value, True)
-        length, point = _extrapolate(sums, first, second, longest)
         sums, value, first = first, first_value, second
-        if point is None or len(history) == max_iter:
+        if not farther or len(history) == max_iter:
             continue
-        try:
-            landing, there = step(point)
-        except torch.linalg.LinAlgError:  # no valid mixture
-            there = -torch.inf
-        if there >= first_value:
-            sums, value, first = point, there, landing
+        if not ahead:
+            try:
+                landing, at_landing = step(leap.point)
+                there = at_landing.tolist()
+            except torch.linalg.LinAlgError:  # no valid mixture
+                there = [-torch.inf]
+        if math.isfinite(sum(there)):
+            note(there)
+        if sum(there) >= sum(value):
+            sums, value, first = leap.point, there, landing
             longest = longest * _GROWTH if length == longest else longest
         else:
             longest = max(longest / _GROWTH, _LEAST)
     return outcome(first, sums, value, False)
 
 
-def _extrapolate(start: Tensor, first: Tensor, second: Tensor, longest: float) -> tuple[float, Tensor | None]:
-    """Return the length of the extrapolation in steps and its end; None if that is no farther than the steps."""
-    step = first - start
-    change = second - first - step
-    length = min((step.norm() / change.norm().clamp_min(1e-300)).item(), longest)
-    if length <= 1:
-        return length, None
-    point = start + 2 * length * step + length**2 * change
-    return length, point if bool((point[..., 0] > 0).all()) else None
+class _Leap(NamedTuple):
+    """An extrapolation of two steps.
+
+    Args:
+        point: its end, `(1, k, F)`.
+        numbers: its length in steps, and 1 if it leads farther than these to positive weights, else 0.
+    """
+
+    point: Tensor
+    numbers: Tensor
+
+    @classmethod
+    def of(cls, start: Tensor, first: Tensor, second: Tensor, longest: float) -> _Leap:
+        """Extrapolate at most so many steps."""
+        step = first - start
+        change = second - first - step
+        ratio = (step.norm() / change.norm().clamp_min(1e-300)).clamp_max(longest)
+        length = ratio if ratio.is_cuda else ratio.item()
+        point = start + 2 * length * step + length**2 * change
+        farther = (ratio > 1) & (point[..., 0] > 0).all()
+        return cls(point, torch.stack((ratio, farther.to(ratio))))
+
+
+def _read(*tensors: Tensor) -> list[list[float]]:
+    """Return the numbers of tensors `(m,)` in one transfer."""
+    numbers = iter(torch.cat(tensors).tolist())
+    return [[next(numbers) for _ in range(len(tensor))] for tensor in tensors]
 
 
 @dataclass(frozen=True)

@@ -5,23 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from cramix.accelerator import runs_triton
+from cramix.fitting.tiles import MOST_COMPONENTS, MOST_DIMENSIONS
 from cramix.mixture.covariance import DenseFamily, Family, Prior
+
+if TYPE_CHECKING:
+    from cramix.fitting.fused_step import FusedStep
 
 # Features of all samples up to which data are small: one thread and float64 then take hardly more time than two threads
 # and float32.
 _SMALL = 1 << 18
 # Responsibilities, and numbers of the samples, that are computed with at a time.
-_BLOCK, _NUMBERS = 1 << 20, 1 << 20
+_BLOCK = _NUMBERS = 1 << 20
+# The same on a GPU, which is busy with large blocks only.
+_GPU_BLOCK = 1 << 25
 # Up to this many bytes the features of all samples are cached; otherwise they are recomputed for each block.
 _CACHED = 1 << 25
 # If features are not cached, products with the samples themselves are faster for up to this many components times the
 # number of dimensions.
 _FEW_COMPONENTS = 0.25
+# In float64 steps are fused for up to this many features. Beyond, the matrix products of torch are faster.
+_FUSED_DOUBLE = 128
+# From this many features of all samples on, data are large for a GPU: steps in float32 are much faster.
+_LARGE = 1 << 23
 # A component that loses all its samples keeps this weight, its mean and its covariance.
 LEAST_WEIGHT = 1e-12
 # Log responsibilities are clamped here: processors are slow on subnormal numbers.
@@ -48,7 +59,7 @@ class Data:
         weights: `(n,)`, or one for each fit, `(B, n)`, with any positive sum.
         covariances: of components, `(n or 1, d, d)`; None for samples.
         dtype: of the sums over samples. Parameters are always computed in float64.
-        block: responsibilities that are computed at a time.
+        block: responsibilities that are computed at a time; None for as many as suit the device.
     """
 
     def __init__(
@@ -58,9 +69,10 @@ class Data:
         weights: Tensor,
         covariances: Tensor | None = None,
         dtype: torch.dtype = torch.float64,
-        block: int = _BLOCK,
+        block: int | None = None,
     ) -> None:
-        self.family, self.x, self.covariances, self.dtype, self._block = family, x, covariances, dtype, block
+        self.family, self.x, self.covariances, self.dtype = family, x, covariances, dtype
+        self._block = block or (_GPU_BLOCK if x.is_cuda else _BLOCK)
         self.weights = weights / weights.sum(-1, keepdim=True)
 
     def __len__(self) -> int:
@@ -76,6 +88,22 @@ class Data:
         shared = self.covariances is None or len(self.covariances) == 1
         covariances = self.covariances if shared else self.covariances[rows]  # type: ignore[index]
         return Data(family, self.x[rows], torch.ones_like(self.weights[rows]), covariances, dtype)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a step on a GPU takes longer than the host waits for its result."""
+        return len(self) * self.family.count >= _LARGE
+
+    @property
+    def in_single(self) -> Data | None:
+        """The same data with sums over blocks of samples in float32; None where steps would hardly be faster."""
+        if self.dtype == torch.float32 or not self.is_large or not self.x.is_cuda:
+            return None
+        other = copy(self)
+        other.dtype = torch.float32
+        for cached in ("_all", "_fused"):
+            other.__dict__.pop(cached, None)
+        return None if other._fused is None else other
 
     def weighted(self, weights: Tensor) -> Data:
         """Return the same samples with other weights, `(n,)` or `(B, n)`."""
@@ -111,6 +139,8 @@ class Data:
 
     def step(self, sums: Tensor, prior: Prior | None = None) -> tuple[Tensor, Tensor]:
         """Return the sums `(B, k, F)` after one EM step, and the mean log likelihood before it, `(B,)`."""
+        if self._fused is not None and sums.shape[-2] <= MOST_COMPONENTS:
+            return self._fused(sums, self.weights, prior)
         new, likelihood = self.expect(self.family.coefficients(*self.family.parameters(sums, prior)))
         empty = new[..., :1] < LEAST_WEIGHT
         return torch.where(empty, LEAST_WEIGHT / sums[..., :1] * sums, new), likelihood
@@ -153,7 +183,8 @@ class Data:
         """Return the number of samples in a block."""
         rows = self._block // components
         if not self._is_cached:
-            rows = min(rows, _NUMBERS // (self.family.dim if self._by_matrices(components) else self.family.count))
+            numbers = _GPU_BLOCK if self.x.is_cuda else _NUMBERS
+            rows = min(rows, numbers // (self.family.dim if self._by_matrices(components) else self.family.count))
         return max(1, rows)
 
     def _parts(self, components: int) -> Iterator[tuple[_Part, Tensor]]:
@@ -178,6 +209,16 @@ class Data:
     @cached_property
     def _all(self) -> Tensor:
         return self._features(slice(None))
+
+    @cached_property
+    def _fused(self) -> FusedStep | None:
+        """Steps by kernels on a GPU; None elsewhere, for mixtures, and where products of large matrices are faster."""
+        large = self.family.dim > MOST_DIMENSIONS or (self.dtype == torch.float64 and self.family.count > _FUSED_DOUBLE)
+        if self.covariances is not None or large or not runs_triton(self.x):
+            return None
+        from cramix.fitting.fused_step import FusedStep
+
+        return FusedStep(self.family, self.x, self.dtype)
 
     def _features(self, part: slice) -> Tensor:
         shared = self.covariances is None or len(self.covariances) == 1

@@ -48,7 +48,7 @@ def merged_to(
     start, prior = drawn(problem, within, most, batch), priors(within, batch, k)
     for outcome in merge_down(within, start, prior):
         components = outcome.sums.shape[1]
-        problem.note_likelihood("merging", components, outcome.log_likelihood.max().item())
+        problem.note_likelihood("merging", components, outcome.log_likelihood.max())
         if components in wanted:
             yield components, _lifted(data, within, outcome.sums)
         if components == min(wanted):
@@ -68,13 +68,12 @@ def merge_cheapest(family: Family, sums: Tensor, prior: Prior | None = None) -> 
     """Merge the two components of least cost in each fit, `(B, k, F)`; return `(B, k - 1, F)`."""
     batch, k, _ = sums.shape
     cheapest = family.merge_costs(sums, prior).argmin(-1)
-    first, second = family.pairs(k).to(sums.device)[:, cheapest]
+    first, second = family.pairs(k, sums.device)[:, cheapest]
     rows = torch.arange(batch, device=sums.device)
     merged = sums.clone()
     merged[rows, first] += sums[rows, second]
-    keep = torch.ones(batch, k, dtype=torch.bool, device=sums.device)
-    keep[rows, second] = False
-    return merged[keep].view(batch, k - 1, -1)
+    kept = torch.arange(k - 1, device=sums.device).expand(batch, -1)
+    return merged[rows.unsqueeze(-1), kept + (kept >= second.unsqueeze(-1))]
 
 
 def priors(data: Data, batch: int, k: int) -> Prior:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.fitting.samples import ROWS
+from cramix.fitting.samples import rows_at_a_time
 
 # Of a group of outliers, the farthest lies more than the first number of standard deviations of the other samples from
 # their median, and the nearest more than the second.
@@ -114,8 +114,9 @@ def _farthest(x: Tensor, weights: Tensor, centre: Tensor) -> tuple[Tensor, Tenso
     """Return the largest distances from the centre in each column, `(m, d)`, descending, and their rows."""
     distances = centre.new_empty(0, len(centre))
     rows = torch.empty(0, len(centre), dtype=torch.int64, device=x.device)
-    for start in range(0, len(x), ROWS):
-        part = slice(start, start + ROWS)
+    size = rows_at_a_time(x)
+    for start in range(0, len(x), size):
+        part = slice(start, start + size)
         away = (x[part].double() - centre).abs_()
         away[weights[part] == 0] = -1
         top, index = away.topk(min(_MOST + 1, len(away)), 0)
@@ -136,8 +137,9 @@ def _deviations(
     """
     reach = distances.gather(0, possible.unsqueeze(0)).squeeze(0)
     within = centre.new_zeros(4, len(centre))
-    for start in range(0, len(x), ROWS):
-        part = slice(start, start + ROWS)
+    size = rows_at_a_time(x)
+    for start in range(0, len(x), size):
+        part = slice(start, start + size)
         offsets = x[part].double() - centre
         mass = torch.where(offsets.abs() <= reach, weights[part].double().unsqueeze(-1), 0)
         within += _sums(mass, offsets).sum(1)

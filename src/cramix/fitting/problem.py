@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from cramix.fitting.features import Data
 from cramix.fitting.outliers import Outliers, quartiles
 from cramix.fitting.result import Step
-from cramix.fitting.samples import ROWS
+from cramix.fitting.samples import rows_at_a_time
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.covariance import Family, Prior, Spherical
 
@@ -53,26 +54,46 @@ class Components(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The components a method has found, how it ended after how many steps of its last stage, and the shrinkage."""
+    """The components a method has found, how it ended after how many steps of its last stage, and the shrinkage.
+
+    Also the mean log likelihood of the samples in the units of the problem, where the method knows it.
+    """
 
     components: Components
     converged: bool
     reason: str
     n_iter: int
     shrinkage: float = 0.0
+    log_likelihood: float | None = None
 
 
 class History:
     """The steps of a fit, each of which is also passed to `progress`."""
 
     def __init__(self, progress: Callable[[Step], None] | None = None) -> None:
-        self.began, self.steps, self._progress = time.perf_counter(), list[Step](), progress
+        self.began, self._steps, self._progress = time.perf_counter(), list[Step](), progress
+        self._unread = dict[int, Tensor]()
 
-    def add(self, name: str, n_components: int, loss: float) -> None:
-        """Append a step."""
-        self.steps.append(Step(name, n_components, loss, self.seconds))
+    def add(self, name: str, n_components: int, loss: float | Tensor) -> None:
+        """Append a step. A loss on a GPU, for which the host has to wait, is read when somebody looks."""
+        if isinstance(loss, Tensor):
+            if loss.is_cuda and self._progress is None:
+                self._unread[len(self._steps)] = loss
+                loss = math.nan
+            else:
+                loss = loss.item()
+        self._steps.append(Step(name, n_components, loss, self.seconds))
         if self._progress is not None:
-            self._progress(self.steps[-1])
+            self._progress(self._steps[-1])
+
+    @property
+    def steps(self) -> list[Step]:
+        """Return the steps so far."""
+        if self._unread:
+            for i, loss in zip(self._unread, torch.stack(list(self._unread.values())).tolist(), strict=True):
+                self._steps[i] = replace(self._steps[i], loss=loss)
+            self._unread.clear()
+        return self._steps
 
     @property
     def seconds(self) -> float:
@@ -122,7 +143,8 @@ class Problem:
 
     def log_likelihood(self, mixture: MultivariateNormalMixture) -> float:
         """Return the mean log likelihood of the samples, in the units of the caller."""
-        return sum((w @ mixture.log_prob(x.double())).item() for w, x in _blocks(self.target))
+        blocks = _blocks(self.target, mixture.n_components)
+        return sum((w @ mixture.log_prob(x.double())).item() for w, x in blocks)
 
     def shrinkage_prior(self, strength: float, batch: int) -> Prior | None:
         """Return the prior that shrinks the covariances of a batch of fits to all samples; None for a strength of 0."""
@@ -131,9 +153,14 @@ class Problem:
         strengths = torch.full((batch,), strength, dtype=torch.float64, device=self.target.means.device)
         return self.family.shrinkage(strengths, self.n_samples)
 
-    def note_likelihood(self, name: str, n_components: int, log_likelihood: float) -> None:
+    def note_likelihood(self, name: str, n_components: int, log_likelihood: float | Tensor) -> None:
         """Record a step by its mean log likelihood in the units of the problem."""
-        self.history.add(name, n_components, self.units.log_volume - log_likelihood)
+        self.history.add(name, n_components, self.log_volume - log_likelihood)
+
+    @cached_property
+    def log_volume(self) -> float:
+        """The log density in the units less that in the units of the data."""
+        return self.units.log_volume
 
 
 class Method(ABC):
@@ -196,9 +223,9 @@ def moments(target: MultivariateNormalMixture) -> tuple[Tensor, Tensor]:
     # Accumulated in place: many small tensors between large ones would fragment the memory.
     centre, between = target.means.new_zeros(2, target.dim, dtype=torch.float64)
     for w, x in _blocks(target):
-        centre += w @ x.double()
+        centre += _weighted_sum(w, x.double())
     for w, x in _blocks(target):
-        between += w @ (x.double() - centre).square()
+        between += _weighted_sum(w, (x.double() - centre).square())
     if target.is_empirical:
         return centre, between
     within = target.covariances.diagonal(dim1=-2, dim2=-1).double()
@@ -216,8 +243,15 @@ def outlying(target: MultivariateNormalMixture, variance: Tensor | None = None) 
     return median, middle, (middle > 0) & (middle < variance.sqrt() / FAR)
 
 
-def _blocks(target: MultivariateNormalMixture) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield weights in float64, which sum to one in it, and means, some rows at a time."""
+def _blocks(target: MultivariateNormalMixture, numbers: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield weights in float64, which sum to one in it, and means, some rows at a time; see `rows_at_a_time`."""
     total = target.weights.sum(dtype=torch.float64)
-    for weights, means in zip(target.weights.split(ROWS), target.means.split(ROWS), strict=True):
+    rows = rows_at_a_time(target.means, numbers)
+    for weights, means in zip(target.weights.split(rows), target.means.split(rows), strict=True):
         yield weights.double() / total, means
+
+
+def _weighted_sum(weights: Tensor, x: Tensor) -> Tensor:
+    """Return the sum of rows `(n, d)` times weights `(n,)`."""
+    # A product of a matrix with few columns occupies few multiprocessors of a GPU.
+    return (weights.unsqueeze(-1) * x).sum(0) if x.is_cuda else weights @ x

@@ -13,8 +13,8 @@ from cramix.checks import check_finite
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates
 
-# Samples that are read at a time.
-ROWS = 1 << 16
+# Samples that are read at a time, and numbers on a GPU, which is busy with large blocks only.
+_ROWS, _GPU_NUMBERS = 1 << 16, 1 << 25
 # Larger weights are no counts: in floating point all large numbers are whole.
 _LARGEST_COUNT = 2.0**32
 # Squares of larger numbers overflow in float64 when they are summed.
@@ -105,3 +105,8 @@ def check_range(x: Tensor) -> None:
     largest = max(end.abs().item() for end in torch.aminmax(x))
     if largest > _LARGEST:
         raise ValueError(f"X must lie within {_LARGEST:g}, or squares overflow; got {largest:.3g}. Rescale it.")
+
+
+def rows_at_a_time(x: Tensor, numbers: int = 1) -> int:
+    """Return how many samples `(n, d)` or `(n,)` to read at a time, if so many numbers are computed of each entry."""
+    return max(_ROWS, _GPU_NUMBERS // (numbers * x[:1].numel())) if x.is_cuda else _ROWS

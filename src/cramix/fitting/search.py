@@ -9,7 +9,8 @@ The likelihood compares fits as long as it can: it is unbounded where a componen
 best fit has a collapsed component, fits with narrow components are discarded. If all fits have some, the Cramér loss
 decides, which is bounded and does not reward them.
 
-All stages but the polishing use a subset of large data, and float32 where its rounding permits.
+All stages but the polishing use a subset of large data, and float32 where its rounding permits. On a GPU the polishing
+of large data begins in float32, too: it ends when a step in float64 gains less than `tol`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _FAR = 50.0
 _FLAT = 500.0
 # Rounds of a search, and fits of either kind in a round.
 _ROUNDS, _BATCH = 2, 4
+# Steps that are left to float64 if polishing begins in float32.
+_LAST = 4
 # Fits without narrow components that are polished if the best one collapses.
 _TRIED = 3
 # Mean log likelihoods that differ by less belong to the same optimum, and are the same up to rounding in float32.
@@ -112,7 +115,10 @@ class MergeDown(Method):
                 problem.note_likelihood(_POLISHING, problem.n_components, likelihood)
         if rows is not None:
             outcome = self._polished(problem, data, outcome.sums, strength)
-        return outcome.solution(problem)._replace(shrinkage=strength)
+        solution = outcome.solution(problem)._replace(shrinkage=strength)
+        if data.x.is_cuda and problem.target.is_empirical:  # where a step is fast
+            solution = solution._replace(log_likelihood=data.step(outcome.best(), outcome.one_prior)[1].item())
+        return solution
 
     def subset(self, problem: Problem) -> Tensor | None:
         """Return the indices of the samples to search with; None for all."""
@@ -193,6 +199,13 @@ class MergeDown(Method):
             # samples in float64, not that of a search with some of them in float32.
             sums, _ = data.step(sums, prior)
             prior = problem.family.completed(prior, sums)
+        fast = data.in_single
+        if fast is not None and self.max_iter > _LAST:
+            near = polish(fast, sums, self.max_iter - _LAST, self.tol, watch, prior)
+            # Components that float32 cannot resolve make it fail, or lose likelihood.
+            if near.log_likelihood.item() >= near.history[0] and bool(near.sums.isfinite().all()):
+                end = polish(data, near.sums, self.max_iter - near.n_iter, self.tol, watch, prior)
+                return end._replace(n_iter=near.n_iter + end.n_iter, history=near.history + end.history)
         return polish(data, sums, self.max_iter, self.tol, watch, prior)
 
 

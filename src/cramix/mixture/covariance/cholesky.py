@@ -17,6 +17,17 @@ def cholesky(matrices: Tensor) -> Tensor:
     return lower
 
 
+def fitted_factors(matrices: Tensor) -> Tensor:
+    """Return the lower Cholesky factors of covariances in a fit; where one is not positive definite a `LinAlgError`.
+
+    On a GPU these factors are NaN instead: the host would have to wait for an error.
+    """
+    if not matrices.is_cuda:
+        return torch.linalg.cholesky(matrices)
+    lower, info = torch.linalg.cholesky_ex(matrices)
+    return torch.where((info > 0)[..., None, None], torch.nan, lower)
+
+
 def least_unexplained(lower: Tensor) -> Tensor:
     """Return the smallest fraction of a coordinate's variance that the others do not explain, `(*)`.
 

@@ -48,7 +48,7 @@ class Family(ABC):
 
     def __init__(self, dim: int, floor: float | Tensor, dtype: torch.dtype = torch.float64) -> None:
         self.dim, self.floor = dim, floor
-        self._rounding = 16 * dim * torch.finfo(dtype).eps
+        self.rounding = 16 * dim * torch.finfo(dtype).eps
 
     @cached_property
     def count(self) -> int:
@@ -115,7 +115,7 @@ class Family(ABC):
 
     def merge_costs(self, sums: Tensor, prior: Prior | None = None) -> Tensor:
         """Return Runnalls' cost of merging each pair of k components, `(*, k (k - 1) / 2)`, in the order of `pairs`."""
-        first, second = self.pairs(sums.shape[-2])
+        first, second = self.pairs(sums.shape[-2], sums.device)
         prior = self.completed(prior, sums)
         each = sums[..., 0] * self._log_determinants(sums, prior)
         both = sums[..., first, :] + sums[..., second, :]
@@ -134,9 +134,9 @@ class Family(ABC):
         return prior.weight[:, 0, 0] * each.expand(means.shape[:-1]).sum(-1)
 
     @staticmethod
-    def pairs(k: int) -> Tensor:
+    def pairs(k: int, device: torch.device | None = None) -> Tensor:
         """Return the indices of the first and the second component of each pair, `(2, k (k - 1) / 2)`."""
-        return torch.triu_indices(k, k, 1)
+        return torch.triu_indices(k, k, 1, device=device)
 
     def collapsed(self, means: Tensor, values: Tensor, narrow: float = 1e-6) -> Tensor:
         """Return which components have less variance in some direction than `narrow`, not counting the floor, `(*, k)`.
@@ -144,7 +144,7 @@ class Family(ABC):
         Far from the origin, variances below the rounding error of the moments count as 0.
         """
         floor = torch.as_tensor(self.floor, dtype=values.dtype, device=values.device)
-        rounding = 2 * self._rounding * means.square().amax(-1, keepdim=True)
+        rounding = 2 * self.rounding * means.square().amax(-1, keepdim=True)
         return self.narrower(values, (floor + narrow + rounding).expand_as(means))
 
     @abstractmethod

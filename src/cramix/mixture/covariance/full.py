@@ -12,7 +12,7 @@ from torch import Tensor
 from cramix.checks import check_covariances
 from cramix.mixture.components import safe_root
 from cramix.mixture.covariance.base import Covariance
-from cramix.mixture.covariance.cholesky import cholesky
+from cramix.mixture.covariance.cholesky import cholesky, fitted_factors
 from cramix.mixture.covariance.family import Family, Prior, shrunk
 
 
@@ -144,12 +144,12 @@ class DenseFamily(Family):
     def _central(self, sums: Tensor) -> tuple[Tensor, Tensor]:
         means, products = (sums[..., 1:] / sums[..., :1]).split((self.dim, sums.shape[-1] - 1 - self.dim), -1)
         # A difference of large numbers where the data lie far out; rounding must not make it indefinite.
-        rounded = torch.addcmul(products, products, self._triangle(sums).on_diagonal, value=self._rounding)
+        rounded = torch.addcmul(products, products, self._triangle(sums).on_diagonal, value=self.rounding)
         return means, rounded - self._products(means)
 
     def _matrices(self, moments: Tensor) -> Tensor:
         matrices = self._symmetric(moments)
-        matrices.diagonal(dim1=-2, dim2=-1).mul_(1 + self._rounding).add_(self.floor)
+        matrices.diagonal(dim1=-2, dim2=-1).mul_(1 + self.rounding).add_(self.floor)
         return matrices
 
     def _symmetric(self, upper: Tensor) -> Tensor:
@@ -159,10 +159,10 @@ class DenseFamily(Family):
         return _triangle(self.dim, like.device)
 
     def _log_determinant(self, moments: Tensor) -> Tensor:
-        return _log_determinant(torch.linalg.cholesky(self._matrices(moments)))
+        return _log_determinant(fitted_factors(self._matrices(moments)))
 
     def _precision(self, means: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        lower = torch.linalg.cholesky(values)
+        lower = fitted_factors(values)
         precision = torch.cholesky_inverse(lower)
         linear = (precision @ means.unsqueeze(-1)).squeeze(-1)
         # Off the diagonal a product stands for two.

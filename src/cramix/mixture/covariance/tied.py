@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cramix.checks import check_covariances
 from cramix.mixture.covariance.base import Covariance
+from cramix.mixture.covariance.cholesky import fitted_factors
 from cramix.mixture.covariance.family import Prior, shrunk
 from cramix.mixture.covariance.full import Dense, DenseFamily
 
@@ -77,9 +78,9 @@ class TiedFamily(DenseFamily):
     def merge_costs(self, sums: Tensor, prior: Prior | None = None) -> Tensor:
         """Return the growth of the log determinant, `1/2 log(1 + w delta^T C^-1 delta)`, for each pair."""
         weights, means, values = self.parameters(sums, prior)
-        lower = torch.linalg.cholesky(values).unsqueeze(-3)
+        lower = fitted_factors(values).unsqueeze(-3)
         white = torch.linalg.solve_triangular(lower, means.unsqueeze(-1), upper=False).squeeze(-1)
-        first, second = self.pairs(sums.shape[-2])
+        first, second = self.pairs(sums.shape[-2], sums.device)
         share = weights[..., first] * weights[..., second] / (weights[..., first] + weights[..., second])
         return 0.5 * torch.log1p(share * (white[..., first, :] - white[..., second, :]).square().sum(-1))
 
