@@ -38,7 +38,14 @@ class Size(NamedTuple):
     batch: int
 
 
-SIZES = [Size(257, 1, 1, 1), Size(203, 3, 7, 1), Size(97, 8, 3, 2), Size(75, 2, 33, 1), Size(97, 17, 3, 1)]
+SIZES = [
+    Size(257, 1, 1, 1),
+    Size(203, 3, 7, 1),
+    Size(97, 8, 3, 2),
+    Size(75, 2, 33, 1),
+    Size(66, 16, 2, 2),
+    Size(97, 17, 3, 1),
+]
 
 
 class Drawn(NamedTuple):
@@ -162,7 +169,8 @@ def test_tiles_do_not_matter(rows: int, programs: int) -> None:
     for size, together in ((Size(130, 5, 6, 2), True), (Size(130, 5, 6, 2), False), (Size(70, 20, 2, 1), False)):
         problem = drawn("full", size)
         dims = 8 if together else 16 if size.d < 16 else 32
-        tiles = Tiles(rows, 16, dims, 16, together, 16, 4)  # 16 features of a tile: there are several
+        width = max(dims, 16)
+        tiles = Tiles(rows, 16, dims, width, 16, together, dims**2, 4)  # parts of 16 coordinates
         assert close(fused(problem, D, None, tiles, programs), problem.data.step(problem.sums), 1e-11)
 
 

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from cramix.fitting.features import LEAST_WEIGHT
-from cramix.fitting.tiles import FEATURES, Tiles, dot_precision, programs_of
+from cramix.fitting.tiles import Tiles, dot_precision, programs_for
 from cramix.fitting.triton_densities import aligned_densities, dense_densities
 from cramix.fitting.triton_sums import collect, expect
 from cramix.mixture.covariance import Family, Prior, Spherical, Tied
@@ -26,8 +26,6 @@ from cramix.mixture.covariance.cholesky import fitted_factors
 
 # Up to this many dimensions a kernel inverts Cholesky factors, beyond it torch does.
 _SMALL_MATRIX = 64
-# The sums of all programs have at most this many numbers.
-_PARTIAL = 1 << 26
 # Blocks whose sums are added in the dtype before they are added in float64.
 _GROUP = 16
 # Sums of programs that are added at a time, and as how many columns.
@@ -134,38 +132,35 @@ class FusedStep:
     ) -> tuple[Tensor, Tensor]:
         """Return the sums over all samples, and the mean log likelihood."""
         (n, d), (batch, k, count) = self.x.shape, old.shape
-        in_registers = tiles.keeps_sums(count)
-        n_tiles = triton.cdiv(count, tiles.features)
-        slots = n_tiles * tiles.features * tiles.components
         blocks = triton.cdiv(n, tiles.rows)
-        programs = self._programs or max(1, min(programs_of(self.x.device) // batch, _PARTIAL // (batch * slots)))
-        each = triton.cdiv(blocks, programs)
+        each = triton.cdiv(blocks, self._programs or programs_for(tiles, batch, self.x.device))
         programs = triton.cdiv(blocks, each)  # none is without a block
         weights = weights if weights.stride(-1) == 1 else weights.contiguous()
-        partial, likelihoods = old.new_empty(programs, batch, slots), old.new_empty(programs, batch)
-        recent = partial if in_registers else torch.empty_like(partial, dtype=self.dtype)
+        partial = old.new_empty(programs, batch, tiles.slots, tiles.components)
+        likelihoods = old.new_empty(programs, batch)
+        recent = partial if tiles.in_registers else torch.empty_like(partial, dtype=self.dtype)
         expect[(programs, batch)](
             *(self.x, weights, whitening, offsets, constants),
-            *_factors(self.family.kind.axis_aligned, d, self.x.device),
-            *(recent, partial, likelihoods, n, d, k, n_tiles, blocks, each),
+            *(recent, partial, likelihoods, n, d, k, tiles.slots, blocks, each),
             weights.stride(0) if weights.ndim == 2 and len(weights) > 1 else 0,
             ALIGNED=self.family.kind.axis_aligned,
             TOGETHER=tiles.together,
-            IN_REGISTERS=in_registers,
+            IN_REGISTERS=tiles.in_registers,
             PRECISION=self._precision,
             DTYPE=_TYPES[self.dtype],
             ROWS=tiles.rows,
             K=tiles.components,
             D=tiles.dims,
+            WIDTH=tiles.width,
             PART=tiles.part,
-            TILE=tiles.features,
             GROUP=_GROUP,
             num_warps=tiles.warps,
             num_stages=tiles.stages,
         )
         sums, likelihood = torch.empty_like(old), old.new_empty(batch)
-        collect[(triton.cdiv(slots, _COLUMNS), batch)](
-            *(partial, likelihoods, old, sums, likelihood, programs, n, k, count, slots),
+        rows = _rows(self.family.kind.axis_aligned, d, tiles, self.x.device)
+        collect[(triton.cdiv(count * tiles.components, _COLUMNS), batch)](
+            *(partial, likelihoods, rows, old, sums, likelihood, programs, n, k, count, tiles.slots),
             LEAST=LEAST_WEIGHT,
             K=tiles.components,
             COLUMNS=_COLUMNS,
@@ -175,12 +170,10 @@ class FusedStep:
         return sums, likelihood
 
 
-@lru_cache(maxsize=32)
-def _factors(aligned: bool, d: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the two coordinates whose product each feature is, padded to whole tiles; the coordinate d is 1."""
-    row, column = torch.arange(d).expand(2, -1) if aligned else torch.triu_indices(d, d)
-    one = torch.tensor([d])
-    padding = one.expand(-(1 + d + len(row)) % FEATURES)
-    left = torch.cat((one, torch.arange(d), row, padding))
-    right = torch.cat((one, one.expand(d), column, padding))
-    return left.to(device, torch.int32), right.to(device, torch.int32)
+@lru_cache(maxsize=64)
+def _rows(aligned: bool, d: int, tiles: Tiles, device: torch.device) -> Tensor:
+    """Return the row of the kernel's sums that holds each feature, `(F,)`."""
+    one = torch.tensor([d if d < tiles.width else tiles.slots - 1])
+    row, column = torch.triu_indices(d, d)
+    products = torch.arange(d) if aligned else tiles.dims * row + column
+    return torch.cat((one, torch.arange(d), tiles.width + products)).to(device, torch.int32)

@@ -11,16 +11,18 @@ from cramix.mixture.covariance import Family
 
 # The largest numbers of components and of dimensions for which there are tiles.
 MOST_COMPONENTS, MOST_DIMENSIONS = 512, 256
-# Features of a tile at most.
-FEATURES = 64
+# Coordinates that are computed with at a time, at most.
+_PART = 64
 # Numbers in a tile of responsibilities, and in one of whitened samples for all components, in float32.
 _NUMBERS, _WHITENED = 1 << 14, 1 << 13
+# The most samples of a block: with matrices of each component, and otherwise, in float32.
+_ROWS, _FEW_ROWS = 128, 64
 # Columns of whitened samples, in float32, up to which all components are whitened in one product.
 _COLUMNS = 512
 # Numbers of sums that stay in registers.
-_REGISTERS = 1 << 12
-# Programs for each multiprocessor.
-_PROGRAMS = 4
+_REGISTERS = 6000
+# Programs for each multiprocessor, and numbers in the sums of all programs, at most.
+_PROGRAMS, _PARTIAL = 4, 1 << 27
 # Shared memory of a program, in bytes, below which tiles are halved.
 _SHARED = 200_000
 
@@ -31,10 +33,11 @@ class Tiles(NamedTuple):
     Args:
         rows: samples of a block.
         components: of a fit, padded to a power of two.
-        dims: coordinates, padded to a power of two.
-        part: coordinates that are whitened at a time.
-        together: whether all components are whitened in one product.
-        features: of a tile.
+        dims: coordinates of a whitened sample, padded to a power of two.
+        width: coordinates of a sample, padded to 16 at least.
+        part: coordinates that are computed with at a time.
+        together: whether all components are whitened, and all pairs of coordinates multiplied, in one product.
+        products: of coordinates, padded.
         warps: of a program.
         stages: blocks of memory that are loaded ahead.
     """
@@ -42,9 +45,10 @@ class Tiles(NamedTuple):
     rows: int
     components: int
     dims: int
+    width: int
     part: int
     together: bool
-    features: int
+    products: int
     warps: int
     stages: int = 2
 
@@ -52,28 +56,38 @@ class Tiles(NamedTuple):
     def of(cls, family: Family, k: int, dtype: torch.dtype, device: torch.device) -> Tiles:
         """Return the sizes for k components of a family, a dtype and a device."""
         floats = dtype.itemsize // 4
-        components, dims = _padded(k, 16), _padded(family.dim, 2)
-        together = not family.kind.axis_aligned and dims <= 16 and components * dims * floats <= _COLUMNS
-        if not together:
-            dims = max(dims, 16)
-        width = components * dims if together else max(components, min(dims, 64))
+        components, dims, width = _padded(k, 16), _padded(family.dim, 4), _padded(family.dim, 16)
+        aligned = family.kind.axis_aligned
+        together = not aligned and dims <= 16 and components * dims * floats <= _COLUMNS
+        dims = dims if together else width
+        products = width if aligned else dims**2
+        columns = max(components * dims, products) if together else max(components, min(width, _PART))
         numbers = (_WHITENED if together else _NUMBERS) // (2 if _has_small_memory(device) else 1)
-        rows = min(max(numbers // floats // width, 16), 128)
-        part = max(dims, 16) if together else min(dims, 64)
-        features = min(_padded(family.count, 16), FEATURES)
-        return cls(rows, components, dims, part, together, features, 8 if rows * width * floats > 1 << 13 else 4)
+        rows = min(max(numbers // floats // columns, 16), _FEW_ROWS // floats if aligned or together else _ROWS)
+        warps = 8 if rows * columns * floats > _WHITENED or (width + products) * components > _REGISTERS // 2 else 4
+        return cls(rows, components, dims, width, min(width, _PART), together, products, warps)
 
-    def keeps_sums(self, count: int) -> bool:
-        """Return whether the sums of so many features stay in registers."""
-        return count <= self.features and self.features * self.components <= _REGISTERS
+    @property
+    def slots(self) -> int:
+        """The number of rows of sums."""
+        return self.width + self.products + 1
+
+    @property
+    def in_registers(self) -> bool:
+        """Whether the sums stay in registers."""
+        small = (self.width + self.products) * self.components <= _REGISTERS
+        return small and self.width == self.part and (self.together or self.products == self.width)
 
 
-@lru_cache(maxsize=32)
-def programs_of(device: torch.device) -> int:
-    """Return the number of programs that fill a device."""
+@lru_cache(maxsize=256)
+def programs_for(tiles: Tiles, batch: int, device: torch.device) -> int:
+    """Return the number of programs for each fit of a batch: whole waves, and not too many sums."""
     if device.type != "cuda":
         return 1
-    return _PROGRAMS * torch.cuda.get_device_properties(device).multi_processor_count
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    numbers = batch * tiles.slots * tiles.components
+    waves = min(max(_PARTIAL // (numbers * processors), 1), _PROGRAMS)
+    return max(1, min(waves * processors // batch, _PARTIAL // numbers))
 
 
 @lru_cache(maxsize=32)

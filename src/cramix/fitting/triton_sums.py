@@ -12,22 +12,20 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["n", "k", "tiles", "blocks", "each", "weights_stride"])
+@triton.jit(do_not_specialize=["n", "k", "slots", "blocks", "each", "weights_stride"])
 def expect(
     x,
     weights,
     whitening,
     offsets,
     constants,
-    left,
-    right,
     recent,
     partial,
     likelihoods,
     n,
     d: tl.constexpr,
     k,
-    tiles,
+    slots,
     blocks,
     each,
     weights_stride,
@@ -39,14 +37,15 @@ def expect(
     ROWS: tl.constexpr,
     K: tl.constexpr,
     D: tl.constexpr,
+    WIDTH: tl.constexpr,
     PART: tl.constexpr,
-    TILE: tl.constexpr,
     GROUP: tl.constexpr,
 ):
     """Add features times responsibilities over the samples of a program, and their log densities, in float64.
 
-    Weights count relative to their mean, so that equal ones are exactly 1. Products of a feature tile are formed from
-    the coordinates `left` and `right`; the coordinate d is 1.
+    Weights count relative to their mean, so that equal ones are exactly 1. The sums of coordinates are in the first
+    WIDTH rows of slots, in front of those of products; that of 1 follows the coordinates where there is a row left,
+    and is the last one otherwise.
 
     Args:
         x: samples `(n, d)`.
@@ -54,28 +53,26 @@ def expect(
         whitening: `(fits, k, D, D)`, or inverse scales `(fits, D, K)`.
         offsets: `(fits, k, D)`, or means `(fits, D, K)`.
         constants: log densities of components at their means, `(fits, k)`.
-        left: coordinates of the first factors, `(tiles * TILE,)`.
-        right: those of the second factors.
         recent: sums over the last blocks of each program unless they are in registers, as `partial`.
-        partial: sums of each program, `(programs, fits, tiles * TILE, K)`.
+        partial: sums of each program, `(programs, fits, slots, K)`.
         likelihoods: of each program, `(programs, fits)`.
         n: number of samples.
         d: number of coordinates.
         k: number of components.
-        tiles: number of feature tiles.
+        slots: number of rows of sums.
         blocks: number of blocks of samples.
         each: blocks of a program, of which there is at least one.
         weights_stride: from one fit to the next.
         ALIGNED: whether ellipsoids lie along the axes.
-        TOGETHER: whether all components are whitened in one product.
-        IN_REGISTERS: whether sums stay in registers; there is one tile then.
+        TOGETHER: whether all components are whitened in one product, and all pairs of coordinates multiplied at once.
+        IN_REGISTERS: whether sums stay in registers.
         PRECISION: of products of matrices in float32.
         DTYPE: of all but sums.
         ROWS: samples of a block.
         K: components, padded.
-        D: coordinates, padded.
-        PART: coordinates that are whitened at a time.
-        TILE: features of a tile.
+        D: coordinates of a whitened sample, padded.
+        WIDTH: coordinates of a sample, padded to 16 at least.
+        PART: coordinates that are computed with at a time.
         GROUP: blocks whose sums are added in the dtype.
     """
     program, fit = tl.program_id(0), tl.program_id(1)
@@ -85,7 +82,6 @@ def expect(
     top = tl.max(constant, 0)  # exact in float64; what is left has few digits before the point
     constant = (constant - top).to(DTYPE)
     coordinate = tl.arange(0, PART)
-    feature = tl.arange(0, TILE)
     if TOGETHER:
         column = tl.arange(0, K * D)
         of, axis = column // D, column % D
@@ -96,46 +92,47 @@ def expect(
         )
         offset = tl.load(offsets + (fit * k + of) * D + axis, mask=of < k, other=0.0)
     if IN_REGISTERS:
-        sums = tl.zeros((TILE, K), tl.float64)
+        linear = tl.zeros((PART, K), tl.float64)
+        second = tl.zeros((PART if ALIGNED else D * D, K), tl.float64)
+    counts = tl.zeros((K,), tl.float64)
     likelihood = tl.zeros((ROWS,), tl.float64)
     mass = tl.zeros((ROWS,), tl.float64)
+    own = (program * fits + fit).to(tl.int64) * slots * K
+    recent += own
+    partial += own
+    row = tl.arange(0, ROWS)
     first = program * each
     last = tl.minimum(first + each, blocks)
     for block in range(first, last):
-        rows = block * ROWS + tl.arange(0, ROWS).to(tl.int64)
-        present = rows < n
-        points = x + rows * d
-        weight = tl.load(weights + fit.to(tl.int64) * weights_stride + rows, mask=present, other=0.0)
+        start = tl.cast(block, tl.int64) * ROWS
+        left = n - block * ROWS
+        weight = tl.load(weights + fit.to(tl.int64) * weights_stride + start + row, mask=row < left, other=0.0)
         weight = (weight.to(tl.float64) * n).to(DTYPE)
+        points = x + start * d
+        begins = tl.minimum(row, left - 1) * d  # after the last sample comes that one again, without weight
+        if WIDTH == PART:
+            value = _coordinates(points, begins, coordinate, d, DTYPE)
         if ALIGNED:
             squares = tl.zeros((ROWS, K), DTYPE)
             for i in range(d):
-                value = tl.load(points + i, mask=present, other=0.0).to(DTYPE)
                 mean = tl.load(offsets + (fit * D + i) * K + component, mask=component < k, other=0.0)
                 scale = tl.load(whitening + (fit * D + i) * K + component, mask=component < k, other=0.0)
-                z = (value[:, None] - mean[None, :]) * scale[None, :]
+                z = (tl.load(points + (begins + i)).to(DTYPE)[:, None] - mean[None, :]) * scale[None, :]
                 squares += z * z
         elif TOGETHER:
-            inside = present[:, None] & (coordinate < d)[None, :]
-            value = tl.load(points[:, None] + coordinate[None, :], mask=inside, other=0.0).to(DTYPE)
             z = tl.dot(value, whiten, input_precision=PRECISION) - offset[None, :]
             squares = tl.sum(tl.reshape(z * z, (ROWS, K, D)), 2)
         else:
             squares = tl.zeros((ROWS, K), DTYPE)
-            if D == PART:
-                inside = present[:, None] & (coordinate < d)[None, :]
-                value = tl.load(points[:, None] + coordinate[None, :], mask=inside, other=0.0).to(DTYPE)
             for j in range(k):
                 square = tl.zeros((ROWS,), DTYPE)
                 for end in tl.static_range(0, D, PART):
                     z = tl.zeros((ROWS, PART), DTYPE)
                     for begin in tl.static_range(0, end + PART, PART):  # the inverse of a triangle is one
-                        if D > PART:
-                            inside = present[:, None] & (begin + coordinate < d)[None, :]
-                            value = tl.load(points[:, None] + begin + coordinate[None, :], mask=inside, other=0.0)
-                            value = value.to(DTYPE)
+                        if WIDTH > PART:
+                            value = _coordinates(points, begins, begin + coordinate, d, DTYPE)
                         base = whitening + ((fit * k + j) * D + begin) * D + end
-                        whiten = tl.load(base + coordinate[:, None] * D + coordinate[None, :])
+                        whiten = tl.load(base + (coordinate[:, None] * D + coordinate[None, :]))
                         z += tl.dot(value, whiten, input_precision=PRECISION)
                     z -= tl.load(offsets + (fit * k + j) * D + end + coordinate)[None, :]
                     square += tl.sum(z * z, 1)
@@ -147,45 +144,76 @@ def expect(
         likelihood += (weight * (most + tl.log(sum_of_shares))).to(tl.float64)
         mass += weight.to(tl.float64)
         shares = shares * (weight / sum_of_shares)[:, None]
-        if IN_REGISTERS:
-            products = _products(points, present, left + feature, right + feature, d, DTYPE)
-            sums += tl.dot(tl.trans(products), shares, input_precision=PRECISION).to(tl.float64)
+        done, ends = block - first, block == last - 1
+        if WIDTH == d:
+            counts += tl.sum(shares, 0).to(tl.float64)
+        if TOGETHER or (ALIGNED and WIDTH == PART):
+            ones = tl.where(coordinate[None, :] == d, 1.0, value)
+            of_ones = tl.dot(tl.trans(ones), shares, input_precision=PRECISION)
+            if ALIGNED:
+                pairs = value * value
+            else:
+                narrow = _coordinates(points, begins, tl.arange(0, D), d, DTYPE)
+                pairs = tl.reshape(narrow[:, :, None] * narrow[:, None, :], (ROWS, D * D))
+            of_pairs = tl.dot(tl.trans(pairs), shares, input_precision=PRECISION)
+            if IN_REGISTERS:
+                linear += of_ones.to(tl.float64)
+                second += of_pairs.to(tl.float64)
+            else:
+                _add(recent, partial, of_ones, done, ends, GROUP)
+                _add(recent + WIDTH * K, partial + WIDTH * K, of_pairs, done, ends, GROUP)
         else:
-            done = block - first
-            for tile in range(tiles):
-                own = tile * TILE + feature
-                products = _products(points, present, left + own, right + own, d, DTYPE)
-                new = tl.dot(tl.trans(products), shares, input_precision=PRECISION)
-                where = ((program * fits + fit).to(tl.int64) * tiles * TILE + own[:, None]) * K + component[None, :]
-                if done % GROUP > 0:
-                    new += tl.load(recent + where)
-                if (done % GROUP == GROUP - 1) | (block == last - 1):
-                    total = new.to(tl.float64)
-                    if done >= GROUP:
-                        total += tl.load(partial + where)
-                    tl.store(partial + where, total)
+            for begin in tl.static_range(0, WIDTH, PART):
+                part = _coordinates(points, begins, begin + coordinate, d, DTYPE)
+                ones = tl.where(begin + coordinate[None, :] == d, 1.0, part)
+                new = tl.dot(tl.trans(ones), shares, input_precision=PRECISION)
+                _add(recent + begin * K, partial + begin * K, new, done, ends, GROUP)
+                if ALIGNED:
+                    new = tl.dot(tl.trans(part * part), shares, input_precision=PRECISION)
+                    at = (WIDTH + begin) * K
+                    _add(recent + at, partial + at, new, done, ends, GROUP)
                 else:
-                    tl.store(recent + where, new)
+                    for i in range(d if begin + PART > d else begin + PART):  # the upper triangle
+                        factor = tl.load(points + (begins + i)).to(DTYPE)
+                        new = tl.dot(tl.trans(factor[:, None] * part), shares, input_precision=PRECISION)
+                        at = (WIDTH + i * WIDTH + begin) * K
+                        _add(recent + at, partial + at, new, done, ends, GROUP)
     if IN_REGISTERS:
-        where = ((program * fits + fit).to(tl.int64) * TILE + feature[:, None]) * K + component[None, :]
-        tl.store(partial + where, sums)
+        tl.store(partial + (coordinate[:, None] * K + component[None, :]), linear)
+        pair = tl.arange(0, PART if ALIGNED else D * D)
+        tl.store(partial + ((WIDTH + pair[:, None]) * K + component[None, :]), second)
+    if WIDTH == d:
+        tl.store(partial + (slots - 1) * K + component, counts)
     tl.store(likelihoods + program * fits + fit, tl.sum(likelihood, 0) + top * tl.sum(mass, 0))
 
 
 @triton.jit
-def _products(points, present, left, right, d: tl.constexpr, DTYPE: tl.constexpr):
-    """Return features `(ROWS, TILE)`: products of two coordinates each; the coordinate d is 1."""
-    first, second = tl.load(left)[None, :], tl.load(right)[None, :]
-    here = present[:, None]
-    one = tl.load(points[:, None] + first, mask=here & (first < d), other=1.0).to(DTYPE)
-    other = tl.load(points[:, None] + second, mask=here & (second < d), other=1.0).to(DTYPE)
-    return one * other
+def _coordinates(points, begins, coordinate, d: tl.constexpr, DTYPE: tl.constexpr):
+    """Return some coordinates of samples, `(ROWS, PART)`; 0 after the last."""
+    there = coordinate[None, :] < d
+    return tl.load(points + (begins[:, None] + coordinate[None, :]), mask=there, other=0.0).to(DTYPE)
+
+
+@triton.jit
+def _add(recent, partial, new, done, ends, GROUP: tl.constexpr):
+    """Add the sums of a block, `(rows, K)`, to recent ones, and every so many blocks, or at the end, these to all."""
+    where = tl.arange(0, new.shape[0])[:, None] * new.shape[1] + tl.arange(0, new.shape[1])[None, :]
+    if done % GROUP > 0:
+        new += tl.load(recent + where)
+    if (done % GROUP == GROUP - 1) | ends:
+        total = new.to(tl.float64)
+        if done >= GROUP:
+            total += tl.load(partial + where)
+        tl.store(partial + where, total)
+    else:
+        tl.store(recent + where, new)
 
 
 @triton.jit(do_not_specialize=["programs", "n", "k", "count", "slots"])
 def collect(
     partial,
     likelihoods,
+    rows,
     old,
     sums,
     likelihood,
@@ -199,24 +227,27 @@ def collect(
     COLUMNS: tl.constexpr,
     PART: tl.constexpr,
 ):
-    """Add the sums of all programs, `(programs, fits, slots)`, into `(fits, k, count)`, and their likelihoods.
+    """Add the sums of all programs, `(programs, fits, slots, K)`, into `(fits, k, count)`, and their likelihoods.
 
+    The rows of the slots that hold the features are `(count,)`.
     A component that has lost its samples keeps the least weight, its mean and its covariance, from its `old` sums.
     """
     fit, fits = tl.program_id(1), tl.num_programs(1)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     feature, component = column // K, column % K
     valid = (feature < count) & (component < k)
+    mine = tl.load(rows + feature, mask=valid, other=0) * K + component
+    heaviness = tl.load(rows) * K + component
     new = tl.zeros((COLUMNS,), tl.float64)
     weight = tl.zeros((COLUMNS,), tl.float64)
     total = tl.zeros((PART,), tl.float64)
     for start in range(0, programs, PART):
         part = start + tl.arange(0, PART)
         there = part < programs
-        base = partial + (part * fits + fit).to(tl.int64)[:, None] * slots
+        base = partial + (part * fits + fit).to(tl.int64)[:, None] * slots * K
         wanted = there[:, None] & valid[None, :]
-        new += tl.sum(tl.load(base + column[None, :], mask=wanted, other=0.0), 0)
-        weight += tl.sum(tl.load(base + component[None, :], mask=wanted, other=0.0), 0)
+        new += tl.sum(tl.load(base + mine[None, :], mask=wanted, other=0.0), 0)
+        weight += tl.sum(tl.load(base + heaviness[None, :], mask=wanted, other=0.0), 0)
         total += tl.load(likelihoods + part * fits + fit, mask=there, other=0.0)
     new, weight = new / n, weight / n
     own = (fit * k + component) * count
