@@ -109,6 +109,7 @@ class Data:
         """Return the same samples with other weights, `(n,)` or `(B, n)`."""
         if self._is_cached:
             _ = self._all  # the copy shares the features
+        _ = self._fused
         other = copy(self)
         other.weights = weights / weights.sum(-1, keepdim=True)
         return other

@@ -57,8 +57,7 @@ class FusedStep:
         self.family, self.dtype, self._tiles, self._programs = family, dtype, tiles, programs
         self.x = x.to(dtype).contiguous()  # read twice in each step
         self._precision = precision or dot_precision(x.device, dtype)
-        floor = torch.as_tensor(family.floor, dtype=torch.float64, device=x.device)
-        self._floor = floor.expand(family.dim).contiguous()
+        self._floor = x.new_ones(family.dim, dtype=torch.float64) * family.floor
 
     def __call__(self, sums: Tensor, weights: Tensor, prior: Prior | None = None) -> tuple[Tensor, Tensor]:
         """Return the sums `(B, k, F)` after one EM step, and the mean log likelihood before it, `(B,)`.

@@ -15,7 +15,7 @@ MOST_COMPONENTS, MOST_DIMENSIONS = 512, 256
 _PART = 64
 # Numbers in a tile of responsibilities, and in one of whitened samples for all components, in float32.
 _NUMBERS, _WHITENED = 1 << 14, 1 << 13
-# The most samples of a block: with matrices of each component, and otherwise, in float32.
+# The most samples of a block in float32: if components are whitened one at a time, and otherwise.
 _ROWS, _FEW_ROWS = 128, 64
 # Columns of whitened samples, in float32, up to which all components are whitened in one product.
 _COLUMNS = 512
@@ -63,7 +63,8 @@ class Tiles(NamedTuple):
         products = width if aligned else dims**2
         columns = max(components * dims, products) if together else max(components, min(width, _PART))
         numbers = (_WHITENED if together else _NUMBERS) // (2 if _has_small_memory(device) else 1)
-        rows = min(max(numbers // floats // columns, 16), _FEW_ROWS // floats if aligned or together else _ROWS)
+        most = _FEW_ROWS if aligned or together else _ROWS
+        rows = min(max(numbers // columns, 16 * floats), most) // floats
         warps = 8 if rows * columns * floats > _WHITENED or (width + products) * components > _REGISTERS // 2 else 4
         return cls(rows, components, dims, width, min(width, _PART), together, products, warps)
 

@@ -145,7 +145,7 @@ def expect(
         mass += weight.to(tl.float64)
         shares = shares * (weight / sum_of_shares)[:, None]
         done, ends = block - first, block == last - 1
-        if WIDTH == d:
+        if d == WIDTH:
             counts += tl.sum(shares, 0).to(tl.float64)
         if TOGETHER or (ALIGNED and WIDTH == PART):
             ones = tl.where(coordinate[None, :] == d, 1.0, value)
@@ -182,7 +182,7 @@ def expect(
         tl.store(partial + (coordinate[:, None] * K + component[None, :]), linear)
         pair = tl.arange(0, PART if ALIGNED else D * D)
         tl.store(partial + ((WIDTH + pair[:, None]) * K + component[None, :]), second)
-    if WIDTH == d:
+    if d == WIDTH:
         tl.store(partial + (slots - 1) * K + component, counts)
     tl.store(likelihoods + program * fits + fit, tl.sum(likelihood, 0) + top * tl.sum(mass, 0))
 
