@@ -130,7 +130,7 @@ def fit(
     return result
 
 
-def solve(X: Any, n_components: int, method: str | Method, options: Options = Options()) -> FitResult:  # noqa: B008
+def solve(X: Any, n_components: int, method: str | Method, options: Options = Options()) -> FitResult:
     """Do what `fit` does, without raising warnings: they are in the result."""
     if not isinstance(method, Method):
         check_choice("method", method, METHODS)
@@ -140,7 +140,7 @@ def solve(X: Any, n_components: int, method: str | Method, options: Options = Op
         return conclude(problem, method.run(problem), refuse_collapse=options.reg_covar == 0)
 
 
-def prepare(X: Any, n_components: int, method: Method, options: Options = Options()) -> Problem:  # noqa: B008
+def prepare(X: Any, n_components: int, method: Method, options: Options = Options()) -> Problem:
     """Check what `fit` is given, and return it as a problem in the units of the method."""
     history = History(options.progress)
     check_choice("covariance_type", options.covariance_type, FAMILIES)
