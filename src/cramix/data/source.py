@@ -43,7 +43,7 @@ class Batch(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a batch lies, for people: in a file and its row group, for example, and the number of its first row there."""
+    """Where a batch lies, for people: such as a file and its row group, and the number of its first row there."""
 
     name: str
     row: int = 0
