@@ -16,10 +16,10 @@ from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_sa
 from cramix.estimators.methods import check_parameters, chosen_method, reads_batches
 from cramix.estimators.progress import line_printer
 from cramix.fitting import FitResult, Method
-from cramix.fitting.api import Options, solve
 from cramix.fitting.diagnosis import convergence_warning
 from cramix.fitting.outliers import Outliers, find_outliers
 from cramix.fitting.samples import n_samples
+from cramix.fitting.solve import Options, solve
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.coordinates import in_coordinates
 from cramix.mixture.weights import draw
