@@ -226,6 +226,8 @@ def polishing_of(
                 there = [-torch.inf]
         if math.isfinite(sum(there)):
             note(there)
+        if 0 <= sum(there) - sum(value) < tol:  # farther than a step, and yet no gain
+            return outcome(landing, leap.point, there, True)
         if sum(there) >= sum(value):
             sums, value, first = leap.point, there, landing
             longest = longest * _GROWTH if length == longest else longest

@@ -19,7 +19,7 @@ import torch
 from cramix.checks import check_integer
 from cramix.data import is_source_like, source
 from cramix.data.source import Source
-from cramix.data.survey import Rows, Survey
+from cramix.data.survey import Extremes, Rows, Survey
 from cramix.fitting.checkpoint import Checkpoint
 from cramix.fitting.em import ExpectationMaximization
 from cramix.fitting.outliers import Bounds, Outliers, find_outliers
@@ -198,7 +198,7 @@ def read(
     rows = source(X, sample_weight=options.sample_weight)
     most = _MOST_PASSES if max_passes is None else max_passes
     check_integer("max_passes", most, 1)
-    seed = int(torch.randint(2**62, (), generator=options.generator, device=_device(options.generator)))
+    seed = _seed(options.generator)
     kept = (
         None
         if checkpoint is None
@@ -218,7 +218,9 @@ def read(
             f'method="{method.name}" fits up to {sample:,} rows; got {survey.n_rows:,}. Use "merge" or "em", or fit a '
             "sample of the rows."
         )
-    return Sampled(passes, survey, method, options, kept, *_without_outliers(survey, indexed=rows.n_rows is not None))
+    inner, outliers, bounds = _without_outliers(survey, indexed=rows.n_rows is not None)
+    survey = replace(survey, sample=replace(survey.sample, parts=()), extremes=Extremes())  # which take memory
+    return Sampled(passes, survey, method, options, kept, inner, outliers, bounds)
 
 
 def _without_outliers(survey: Survey, *, indexed: bool) -> tuple[Rows, Outliers, Bounds | None]:
@@ -271,5 +273,7 @@ def _reporter(options: Options) -> Callable[[str], None] | None:
     return lambda text: progress(Step(text, 0, math.nan, time.perf_counter() - began))
 
 
-def _device(generator: torch.Generator | None) -> torch.device | None:
-    return None if generator is None else generator.device
+def _seed(generator: torch.Generator | None) -> int:
+    """Return a number that follows from the state of a generator, without a change: the search is that for an array."""
+    state = torch.get_rng_state() if generator is None else generator.get_state()
+    return int.from_bytes(hashlib.sha256(state.cpu().numpy().tobytes()).digest()[:8], "little")

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from cramix.fitting.features import LEAST_WEIGHT, Data, without_empty
-from cramix.fitting.problem import Components, Problem, Solution, Units
+from cramix.fitting.problem import Components, Units, floor_in, standard_units
 from cramix.fitting.starts import sums_with
 from cramix.mixture import MultivariateNormalMixture
-from cramix.mixture.covariance import Family
+from cramix.mixture.covariance import FAMILIES, Family
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,29 @@ class Stepwise:
     weight: float
 
     @classmethod
-    def after(cls, problem: Problem, solution: Solution, weight: float) -> Self:
-        """Return the fit that a solution with samples of some weight is the start of."""
-        return cls(problem.family, problem.units, sums_at(problem.family, solution.components), weight)
+    def after(
+        cls,
+        mixture: MultivariateNormalMixture,
+        covariance_type: str,
+        weight: float,
+        reg_covar: float | None = None,
+        relative_reg_covar: float = 1e-6,
+    ) -> Self:
+        """Return a fit that goes on from a mixture.
+
+        Args:
+            mixture: in float64, of the covariance type.
+            covariance_type: the kind of covariances.
+            weight: of the samples that it was fitted to.
+            reg_covar: added to every variance; None is relative to the variances of the mixture.
+            relative_reg_covar: for that.
+        """
+        family = FAMILIES[covariance_type]
+        standard = standard_units(mixture, family)
+        fitted = family(mixture.dim, floor_in(standard, standard, reg_covar, relative_reg_covar))
+        covariances = mixture.covariances / standard.scale / standard.scale.unsqueeze(-1)
+        means, weights = standard.of(mixture.means), mixture.weights.clamp_min(LEAST_WEIGHT)
+        return cls(fitted, standard, sums_with(fitted, weights, means, covariances).unsqueeze(0), weight)
 
     def updated(self, x: Tensor, weights: Tensor, forgetting: float = 0.0) -> tuple[Self, float]:
         """Return the fit after a batch, and the mean log likelihood of the batch before it, in the units of the data.
