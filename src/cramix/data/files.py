@@ -107,7 +107,9 @@ class FileSource(LocalSource):
 
     def _chosen(self, options: Options) -> Choice:
         # Files without rows may not even have columns.
-        files = [x for x in self.files if x.columns] or self.files
+        files = [x for x in self.files if x.columns]
+        if not files:
+            raise ValueError(f"{self.name} must have rows; it has none.")
         first = files[0]
         if not first.named and (options.columns is not None or options.sample_weight is not None):
             raise ValueError(f"columns and sample_weight must be None for {first.path}, whose columns have no names.")
