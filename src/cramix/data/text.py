@@ -236,9 +236,8 @@ class _Commas(io.RawIOBase):
 
 def _layout(file: File) -> Layout | None:
     try:
-        with _binary(file.path) as binary:
-            # Names that are cut off by a limit are no concern: a line so long cannot be parsed either.
-            return layout_of(io.TextIOWrapper(binary, encoding="utf-8-sig", newline=""), suffix(file.path))
+        with io.TextIOWrapper(_binary(file.path), encoding="utf-8-sig", newline="") as lines:
+            return layout_of(lines, suffix(file.path))
     except UnicodeDecodeError:
         raise BadRowsError(f"{file.path} must be UTF-8 text. Save it with that encoding.") from None
     except (OSError, EOFError, zlib.error) as error:
