@@ -36,11 +36,13 @@ class Layout(NamedTuple):
         names: of all columns; x1, x2, ... where the file has none.
         delimiter: between fields; None for any white space.
         skip: number of lines before the rows.
+        named: whether the file has a line of names.
     """
 
     names: tuple[str, ...]
     delimiter: str | None
     skip: int
+    named: bool
 
 
 def inspect(file: File) -> File:
@@ -246,14 +248,15 @@ def _layout(file: File) -> Layout | None:
         raise BadRowsError(f"{file.path} {error}") from None
 
 
-def layout_of(lines: io.TextIOBase, suffix: str) -> Layout | None:
+def layout_of(lines: io.TextIOBase, suffix: str, delimiter: str | None = None) -> Layout | None:
     r"""Find the layout from the first line that is neither empty nor a comment (#); None if there is no such line.
 
-    The line holds names unless all its fields are numbers.
+    The line holds names unless all its fields are numbers. Without a delimiter, it is found in that line. A space
+    stands for any white space.
 
     Example:
         >>> layout_of(io.StringIO("a;b\n1;2\n"), ".csv")
-        Layout(names=('a', 'b'), delimiter=';', skip=1)
+        Layout(names=('a', 'b'), delimiter=';', skip=1, named=True)
     """
     skip = 0
     while (line := lines.readline(_BLOCK)) and (not line.strip() or line.lstrip().startswith("#")):
@@ -262,13 +265,15 @@ def layout_of(lines: io.TextIOBase, suffix: str) -> Layout | None:
         return None
     if "\0" in line:
         raise ValueError("must be a text file; it holds binary data. Check its suffix.")
-    delimiter = _delimiter(line, suffix)
+    delimiter = _delimiter(line, suffix) if delimiter is None else delimiter
+    delimiter = None if delimiter == " " else delimiter
     fields = line.split() if delimiter is None else next(csv.reader([line], delimiter=delimiter))
     fields = [field.strip() for field in fields]
     defaults = tuple(f"x{i}" for i in range(1, len(fields) + 1))
     if any(map(_is_number, fields)) and all(_is_number(f) or f.lower() in _MISSING for f in fields):
-        return Layout(defaults, delimiter, skip)
-    return Layout(tuple(field or default for field, default in zip(fields, defaults, strict=True)), delimiter, skip + 1)
+        return Layout(defaults, delimiter, skip, named=False)
+    names = tuple(field or default for field, default in zip(fields, defaults, strict=True))
+    return Layout(names, delimiter, skip + 1, named=True)
 
 
 def _delimiter(line: str, suffix: str) -> str | None:
