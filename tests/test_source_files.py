@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,6 +84,7 @@ def test_every_format_gives_the_same_rows(kind: str, tmp_path: Path) -> None:
         assert seen.positions == list(range(N))
         assert max(map(len, seen.rows)) <= 999
     assert np.array_equal(rows.map(lambda x: x), X)
+    assert np.array_equal(pickle.loads(pickle.dumps(rows)).sum(count_and_sum), [N, *X.sum(0)])
     if "npy" not in kind:
         weighted = source(str(path), columns=["c", "a"], sample_weight="b", skip_bad=True).sum(Seen)
         kept = X[:, 1] >= 0
@@ -243,7 +245,7 @@ def test_text_among_numbers(suffix: str, tmp_path: Path, monkeypatch: pytest.Mon
 
     write({3001: "1.5,oops,2"})
     with pytest.raises(
-        BadRowsError, match=r"row 3001 has 'oops' in column 'b', which must hold numbers. Correct it, or"
+        BadRowsError, match=r"row 3001 has 'oops' in column 'b', which must hold numbers. Correct it, leave"
     ):
         source(path).sum(Seen)
     write({2001: "1,2", 2501: "1,2,3,4"})
@@ -260,6 +262,13 @@ def test_text_among_numbers(suffix: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert seen.bad == len(gone)
     with pytest.raises(BadRowsError):
         source(path, skip_bad=True).map(lambda x: x)
+    # Blocks without any good row.
+    write(dict.fromkeys(range(500, 4500), "1,2"))
+    seen = source(path, skip_bad=True).sum(Seen)
+    assert (sum(map(len, seen.rows)), seen.bad) == (1000, 4000)
+    write(dict.fromkeys(range(1, 5001), "1,2"))
+    with pytest.raises(BadRowsError, match="no rows that can be used: all 5000 are bad"):
+        source(path, skip_bad=True).sum(Seen)
     # A bad field in a column that is not read does no harm.
     write({3001: "1.5,oops,2"})
     assert np.array_equal(source(path, columns=["a"]).map(lambda x: x[:, 0])[3002:], X[3002:, 0])

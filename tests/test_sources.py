@@ -143,6 +143,17 @@ def test_the_result_of_a_connection_is_read_once() -> None:
         rows.sum(count_and_sum)
 
 
+def test_a_query_runs_again_after_an_error() -> None:
+    rows = source(duckdb.connect().from_arrow(TABLE), batch_rows=100)
+
+    def fail(batches: Iterator[Batch]) -> Tensor:
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        rows.sum(fail)
+    assert np.array_equal(torch.cat(rows.sum(Seen).rows), X)
+
+
 def test_single_numbers() -> None:
     for data in (X[:, 0], torch.tensor(X[:, 0]), pd.Series(X[:, 0]), X[:, 0].tolist()):
         rows = source(data)

@@ -61,6 +61,7 @@ class ArrowSource(LocalSource):
         self.dim, self.dtype = len(self.columns), self._choice.dtype
         self.weighted = self._choice.weights is not None
         if self.repeatable:
+            self._first.close()
             self._first = None
             self.n_rows = _count(X)
 

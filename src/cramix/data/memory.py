@@ -140,7 +140,7 @@ class _Mapped:
         # To read beyond the end of a file that has become shorter ends the process.
         if mapped.size() < self._offset() + self._extent():
             raise BadRowsError(f"{self.array.filename} has become shorter while it is read. Restore the file.")
-        return self.array[rows].view(np.ndarray)
+        return np.array(self.array[rows])  # a copy, so that the file is read here and now, ahead of computing
 
     def __reduce__(self) -> Any:
         x = self.array

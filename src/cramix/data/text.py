@@ -72,14 +72,14 @@ class _Text(NamedTuple):
         """Yield the rows; see `Part.read`."""
         self.file.check()
         stream = _Stream(self.file, self.choice, skip_bad)
-        row = 0
+        row = bad = 0
         for records in stream.batches():
-            bad = stream.rejected()
+            bad += stream.rejected()  # those of a block without good rows are reported with the next one
             for batch in arrow.read([records], rows, self.choice, self.first + row, Place(self.file.path, row)):
                 yield batch._replace(bad=bad)
                 bad = 0
                 row += len(batch.rows)
-        if bad := stream.rejected():
+        if bad := bad + stream.rejected():
             none = torch.empty(0, len(self.choice.names), dtype=self.choice.dtype)
             weights = None if self.choice.weights is None else none[:, 0]
             yield Batch(none, weights, self.first + row, Place(self.file.path, row), bad)
@@ -153,7 +153,10 @@ class _Stream:
             i, j = min(places)
             value, name = fields[j][i].as_py()[:40], self.choice.all()[j]
             place = Place(self.file.path, start).of(i)
-            raise BadRowsError(f"{place} has {value!r} in column {name!r}, which must hold numbers. {cure()}")
+            raise BadRowsError(
+                f"{place} has {value!r} in column {name!r}, which must hold numbers. Correct it, leave the column out "
+                "with columns=[...], or skip such rows with skip_bad=True."
+            )
 
     def _parsed(self, kind: pyarrow.DataType) -> Iterator[pyarrow.RecordBatch]:
         from pyarrow import csv as parser
