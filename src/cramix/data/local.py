@@ -70,15 +70,25 @@ class LocalSource(Source):
         result = torch.cat(pieces.tensors)
         return result if self.tensors else to_numpy(result)
 
+    def batches(self) -> Iterator[Batch]:
+        """Yield all batches of good rows in order, in the calling thread: for what depends on the rows before."""
+        self._begin()
+        for part in self.parts():
+            with closing(part.read(self.rows_at_a_time(), self.skip_bad)) as batches:  # type: ignore[type-var]
+                yield from good(batches, self)
+
     def rows_at_a_time(self) -> int:
         """Return the number of rows of a batch."""
         return self.batch_rows or max(1, min(BATCH_ROWS, _NUMBERS // self.dim))
 
     def _total(self, function: Function[S], progress: Progress | None, strict: bool) -> S:
+        self._begin()
+        return _Pass(self, function, progress, strict).run()
+
+    def _begin(self) -> None:
         if self._spent:
             raise ValueError(f"{self.name} can be read only once, and it has been. {self.again}")
         self._spent = not self.repeatable
-        return _Pass(self, function, progress, strict).run()
 
 
 class _Pieces:

@@ -252,7 +252,7 @@ class CramerMixture(DensityMixin, BaseEstimator):
     def _fit_source(self, rows: Source) -> Self:
         """Fit the mixture to a source: to an array where a sample holds all its rows, else in passes."""
         method, _ = chosen_method(self, None)
-        reading = read(rows, method, self._options(torch.device("cpu")))
+        reading = read(rows, method, self._options(torch.device("cpu")), [self.n_components])
         if isinstance(reading, InMemory):
             x = reading.X if reading.X.ndim == 2 else reading.X.unsqueeze(-1)
             self.fit(to_numpy(x), sample_weight=reading.options.sample_weight)

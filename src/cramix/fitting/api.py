@@ -81,7 +81,7 @@ def fit(
     """
     options = Options(covariance_type, sample_weight, init_params, reg_covar, generator, progress, shrinkage=shrinkage)
     method = as_method(method)
-    reading = read(X, method, options, max_passes, checkpoint, f"fit {n_components}")
+    reading = read(X, method, options, [n_components], max_passes, checkpoint)
     problem = reading.prepare(n_components)
     with torch.no_grad(), threads_for(problem):
         (result,) = reading.conclude([problem], [method.run(problem)])

@@ -10,13 +10,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cramix.data.local import LocalSource
 from cramix.data.source import Batch, Source
-from cramix.data.survey import Survey, Surveying
+from cramix.data.survey import Rows, Sample, Survey, Surveying
 from cramix.fitting.checkpoint import Checkpoint
 from cramix.fitting.em import Outcome, polishing_of
 from cramix.fitting.features import Data, without_empty
 from cramix.fitting.outliers import Bounds
 from cramix.fitting.problem import Units
+from cramix.fitting.stepwise import Stepwise
 from cramix.mixture.covariance import Family, Prior
 
 # Seconds between two reports of a pass.
@@ -108,12 +110,37 @@ class Passes:
         if survey is None:
             with torch.no_grad():
                 survey = self.source.sum(Surveying(size, seed, self.source.n_rows), self._progress())
-            if not survey.n_rows:
-                raise ValueError(f"X must have rows; {self.source.name} has none that can be used.")
             if self._checkpoint:
                 self._checkpoint.keep_survey(survey)
         self._n_rows = survey.n_rows + survey.n_bad
         return survey
+
+    def survey_and_fit(
+        self, size: int, seed: int, search: Callable[[Survey], dict[int, Stepwise]]
+    ) -> tuple[Survey, dict[int, Stepwise]]:
+        """Do the same with a source that is read once, and continue fits to the first rows with all others on the way.
+
+        Args:
+            size: of the sample.
+            seed: of the sample.
+            search: returns fits to the first rows, when there are as many as in the sample.
+        """
+        assert isinstance(self.source, LocalSource)
+        self.count, progress = 1, self._progress()
+        survey, fits, begun = Survey(Sample(size, seed)), dict[int, Stepwise](), False
+        with torch.no_grad():
+            for batch in self.source.batches():
+                survey = survey.with_batch(batch)
+                weights = Rows.of(batch).weights
+                if bool((weights > 0).any()):
+                    fits = {k: fit.updated(batch.rows, weights)[0] for k, fit in fits.items()}
+                if not begun and survey.n_rows >= size:
+                    fits, begun = search(survey), True
+                if progress is not None:
+                    progress(len(batch.rows))
+        if not survey.n_rows:
+            raise ValueError(f"X must have rows; {self.source.name} has none that can be used.")
+        return survey, fits
 
     def expect(self, expectation: Expectation) -> Expected:
         """Take the expectation step of several fits: one pass."""

@@ -10,8 +10,9 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,17 +25,20 @@ from cramix.fitting.checkpoint import Checkpoint
 from cramix.fitting.em import ExpectationMaximization
 from cramix.fitting.outliers import Bounds, Outliers, find_outliers
 from cramix.fitting.passes import Passes, Start, refine
-from cramix.fitting.problem import OUT_OF_PASSES, Method, Problem, Solution
+from cramix.fitting.problem import OUT_OF_PASSES, Components, Method, Problem, Solution
 from cramix.fitting.result import FitResult, Step
 from cramix.fitting.search import MergeDown, search_dtype
 from cramix.fitting.solve import Options, conclude, prepare
-from cramix.fitting.stepwise import sums_at
+from cramix.fitting.stepwise import Stepwise, sums_at
+from cramix.mixture.coordinates import in_coordinates
 
 # Rows of the sample, and passes by default.
 SAMPLE, _MOST_PASSES = 1_000_000, 10
 # A fit to n rows has a statistical error of `parameters / (2 n)` in its mean log likelihood. Passes end when they gain
 # less than this fraction of it.
 _OF_ERROR = 0.1
+# The reason that a fit to a source which is read once ends.
+_STEPWISE = "the source was read once"
 # Components with less variance in some direction, relative to the data, need passes in float64.
 _NARROW = 1e-2
 
@@ -81,6 +85,7 @@ class Sampled:
         rows: of the sample, without outliers.
         outliers: that are left out.
         bounds: of all other rows.
+        stepwise: fits that have seen all rows of a source that is read once, by their numbers of components.
     """
 
     passes: Passes
@@ -91,6 +96,7 @@ class Sampled:
     rows: Rows
     outliers: Outliers
     bounds: Bounds | None
+    stepwise: Mapping[int, Stepwise]
 
     def prepare(self, n_components: int) -> Problem:
         """Return the problem of a fit with so many components to the sample."""
@@ -108,6 +114,8 @@ class Sampled:
         """Continue fits to the sample over all rows, and return them as results."""
         if self.passes.left:
             solutions = self._refined(problems, solutions)
+        elif self.stepwise:
+            solutions = [self._better(*pair) for pair in zip(problems, solutions, strict=True)]
         refuse = self.options.reg_covar == 0
         results = []
         for problem, solution in zip(problems, solutions, strict=True):
@@ -138,6 +146,26 @@ class Sampled:
             found.append(new._replace(reason=reason, shrinkage=solution.shrinkage, log_likelihood=likelihood))
         return found
 
+    def _better(self, problem: Problem, solution: Solution) -> Solution:
+        """Return the stepwise fit unless the sample says that it is worse than the fit to the sample.
+
+        The fit to the sample is the best for the sample. The best fit to all rows is expected to be `parameters / (2n)`
+        below it, for n rows of the sample. More than twice that is a sign of rows that are not in random order.
+        """
+        fit = self.stepwise.get(problem.n_components)
+        if fit is None or solution.shrinkage:
+            return solution
+        mixture, units, family = fit.mixture, problem.units, problem.family
+        likelihood = problem.log_likelihood(mixture) + problem.log_volume
+        best = solution.log_likelihood
+        if best is None:
+            best = problem.data.step(sums_at(family, solution.components))[1].item()
+        if not likelihood > best - family.n_parameters(problem.n_components) / len(self.rows):
+            return solution
+        values = family.stretched(mixture.covariance_kind.values, 1 / units.scale)
+        components = Components(mixture.weights, units.of(mixture.means), values)
+        return Solution(components, True, _STEPWISE, solution.n_iter, 0.0, likelihood)
+
     def _start(self, problem: Problem, solution: Solution) -> Start:
         family = problem.family
         sums = sums_at(family, solution.components)
@@ -153,7 +181,7 @@ class Sampled:
 
     def _warnings(self, result: FitResult) -> list[str]:
         n, size = self.survey.n_rows, len(self.rows)
-        if self.passes.count == 1:
+        if self.passes.count == 1 and result.reason != _STEPWISE:
             loss = result.n_parameters / 2 * (1 / size - 1 / n)
             cure = "Increase max_passes" if self.passes.source.repeatable else "Give a source that can be read again"
             return [
@@ -176,9 +204,9 @@ def read(
     X: Any,
     method: Method,
     options: Options,
+    wanted: Sequence[int],
     max_passes: int | None = None,
     checkpoint: str | os.PathLike | None = None,
-    task: str = "",
     sample: int = SAMPLE,
 ) -> Reading:
     """Return samples in memory, or a source after its first pass.
@@ -187,9 +215,9 @@ def read(
         X: as `fit` takes it.
         method: of the fit.
         options: of the fit.
+        wanted: numbers of components of the fits.
         max_passes: the largest number of passes over a source; None for the default.
         checkpoint: a file for finished passes over a source; None without.
-        task: what else determines the fit, for the checkpoint.
         sample: the largest number of rows in memory.
     """
     if not is_source_like(X):
@@ -202,10 +230,15 @@ def read(
     kept = (
         None
         if checkpoint is None
-        else Checkpoint(checkpoint, _fingerprint(rows, options, f"{task} {method} {sample} {seed}"))
+        else Checkpoint(checkpoint, _fingerprint(rows, options, f"{wanted} {method} {sample} {seed}"))
     )
-    passes = Passes(rows, most, _reporter(options), kept)
-    survey = passes.survey(sample, seed)
+    passes, stepwise = Passes(rows, most, _reporter(options), kept), dict[int, Stepwise]()
+    if rows.repeatable:
+        survey = passes.survey(sample, seed)
+    else:
+        survey, stepwise = passes.survey_and_fit(
+            sample, seed, lambda survey: _searched(survey, wanted, method, options)
+        )
     if not survey.sampled:
         found = survey.sample.rows
         if kept is not None:
@@ -220,7 +253,23 @@ def read(
         )
     inner, outliers, bounds = _without_outliers(survey, indexed=rows.n_rows is not None)
     survey = replace(survey, sample=replace(survey.sample, parts=()), extremes=Extremes())  # which take memory
-    return Sampled(passes, survey, method, options, kept, inner, outliers, bounds)
+    return Sampled(passes, survey, method, options, kept, inner, outliers, bounds, stepwise)
+
+
+def _searched(wanted: Sequence[int], method: Method, options: Options, survey: Survey) -> dict[int, Stepwise]:
+    """Return fits to the first rows of a source, to be continued with the others."""
+    rows = survey.sample.rows
+    state = options.generator.get_state() if options.generator is not None else None
+    fits = dict[int, Stepwise]()
+    for k in wanted:
+        problem = prepare(rows.rows, k, method, replace(options, sample_weight=rows.weights, progress=None))
+        result = conclude(problem, method.run(problem))
+        if not result.shrinkage and not result.collapsed:
+            mixture = in_coordinates(result.mixture.to(dtype=torch.float64))
+            fits[k] = Stepwise.after(mixture, options.covariance_type, survey.weight, options.reg_covar)
+    if options.generator is not None and state is not None:
+        options.generator.set_state(state)  # as if this had not been
+    return fits
 
 
 def _without_outliers(survey: Survey, *, indexed: bool) -> tuple[Rows, Outliers, Bounds | None]:

@@ -163,7 +163,7 @@ def select(
     """
     wanted = _wanted(n_components)
     options = Options(covariance_type, sample_weight, None, reg_covar, generator, progress, shrinkage=shrinkage)
-    reading = read(X, MergeDown(), options, max_passes, checkpoint, f"select {wanted} {folds}")
+    reading = read(X, MergeDown(), options, wanted, max_passes, checkpoint)
     problem = reading.prepare(wanted[0])
     _check_folds(folds, wanted[0], problem)
     with torch.no_grad(), threads_for(problem):
