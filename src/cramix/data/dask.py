@@ -82,6 +82,8 @@ class DaskSource(Source):
         self._parts = list(zip(blocks, weights, strict=True))
 
     def _open_frame(self, X: Any, columns: Sequence[str] | None, sample_weight: Any) -> None:
+        from dask.dataframe.utils import meta_nonempty
+
         if X.ndim == 1:
             self.univariate, X = True, X.to_frame(name=X.name if X.name is not None else "X")
         if sample_weight is not None and not isinstance(sample_weight, str):
@@ -98,9 +100,10 @@ class DaskSource(Source):
             raise ValueError(f"X has no column {', '.join(map(repr, missing))}; it has {', '.join(map(repr, labels))}.")
         self._labels, self._weight = chosen, sample_weight
         self.columns, self.dim = tuple(map(str, chosen)), len(chosen)
-        self.dtype = torch.promote_types(as_tensor("X", X._meta[chosen]).dtype, torch.float32)
+        example = meta_nonempty(X._meta)  # two rows that Dask makes up
+        self.dtype = torch.promote_types(as_tensor("X", example[chosen]).dtype, torch.float32)
         if sample_weight is not None:
-            as_tensor("sample_weight", X._meta[sample_weight])
+            as_tensor("sample_weight", example[sample_weight])
         # Only if some are left out: a partition that lacks a column is then found by a task that knows its number.
         X = X if len(needed) == len(labels) else X[needed]
         self._starts = None
@@ -177,7 +180,7 @@ class DaskSource(Source):
             raise BadRowsError(str(error)) from None
 
     def fingerprint(self) -> str:
-        """Return a text that changes if the rows may have changed: with the token by which Dask knows the collection."""
+        """Return a text that changes if the rows may have changed: with the token of the collection."""
         return f"{super().fingerprint()} {self._token}"
 
 
@@ -255,6 +258,5 @@ def _followed(total: Delayed, counts: list[Delayed], progress: Progress) -> Part
             progress(rows)
         return result.result()
     except BaseException:
-        finished.clear()
-        client.cancel([result])
+        client.cancel([result, *finished.futures])
         raise
