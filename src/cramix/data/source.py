@@ -43,7 +43,7 @@ class Batch(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a batch lies, for people: in a file and its row group, for example, and the number of its first row there."""
+    """Where a batch lies, for people: in a file, for example, and the number of its first row there."""
 
     name: str
     row: int = 0
@@ -51,6 +51,10 @@ class Place(NamedTuple):
     def of(self, i: int) -> str:
         """Return the place of row i of the batch, counted from 1 as people do."""
         return f"{self.name}, row {self.row + i + 1}"
+
+    def after(self, rows: int) -> Place:
+        """Return the place so many rows further."""
+        return Place(self.name, self.row + rows)
 
 
 def position(part: int, row: int = 0) -> int:
@@ -99,7 +103,8 @@ class Source(ABC):
         """Return the sum of a function over all parts, each of which it gets as batches of good rows.
 
         Args:
-            function: called once for each part, in any order, perhaps in other processes. It must not keep state.
+            function: called once for each part or piece of it, in any order, perhaps in other threads or processes. It
+                must not keep state. Batches without rows may come: they count bad ones.
             progress: called with the number of rows of each batch or part that is done, in the calling thread.
         """
 
@@ -112,8 +117,11 @@ class Source(ABC):
         return f"{self.name} {self.n_rows} x {self.dim} {self.dtype} {self.columns}"
 
 
-def good(batches: Iterable[Batch], source: Source) -> Iterator[Batch]:
-    """Yield batches without their bad rows; unless these are to be skipped, raise a `BadRowsError` for the first."""
+def good(batches: Iterable[Batch], source: Source, *, strict: bool = False) -> Iterator[Batch]:
+    """Yield batches without their bad rows; unless these are to be skipped, raise a `BadRowsError` for the first.
+
+    A batch without any good row is yielded, too: it counts the bad ones. If `strict`, no row is skipped.
+    """
     for batch in batches:
         finite = batch.rows.isfinite()
         fine = finite.all(-1)
@@ -121,11 +129,18 @@ def good(batches: Iterable[Batch], source: Source) -> Iterator[Batch]:
             fine &= batch.weights.isfinite() & (batch.weights >= 0)
         if bool(fine.all()):
             yield batch
-        elif source.skip_bad:
+        elif source.skip_bad and not strict:
             weights = None if batch.weights is None else batch.weights[fine]
             yield batch._replace(rows=batch.rows[fine], weights=weights, bad=batch.bad + int((~fine).sum()))
         else:
-            raise BadRowsError(_described(batch, finite, fine, source))
+            raise BadRowsError(f"{_described(batch, finite, fine, source)}. {cure(strict and source.skip_bad)}")
+
+
+def cure(one_for_each: bool = False) -> str:
+    """Return what to do about a bad row; it cannot be skipped where the result has one entry for each row."""
+    if one_for_each:
+        return "Correct it or leave it out of the data: the result has one entry for each row, so none is skipped."
+    return "Correct it, or skip such rows with skip_bad=True."
 
 
 def _described(batch: Batch, finite: Tensor, fine: Tensor, source: Source) -> str:
@@ -137,4 +152,4 @@ def _described(batch: Batch, finite: Tensor, fine: Tensor, source: Source) -> st
         value = batch.rows[i, j].item()
         column = f"column {source.columns[j]!r}" if source.columns else f"column {j}"
         what = f"{'a missing number' if value != value else f'{value:g}'} in {column}"
-    return f"{batch.place.of(i)} has {what}. Correct it, or skip such rows with skip_bad=True."
+    return f"{batch.place.of(i)} has {what}"
