@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 import torch
 
+from cramix.data import source
 from cramix.data.source import BadRowsError, position
 from tests.cluster_passes import moments, moments_by_numpy, positions, rows_and_weights, threads
 
 pyspark = pytest.importorskip("pyspark")
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
-
-from cramix.data.spark import SparkSource, is_spark  # noqa: E402
 
 _JAVA = shutil.which("java") or os.environ.get("JAVA_HOME")
 pytestmark = [
@@ -89,23 +88,23 @@ def test_a_dataframe_gives_the_sums_of_numpy(spark: SparkSession, partitions: in
     x, w = rows_and_weights()
     a, b, c = x.T
     X = _frame(spark, partitions, a=a, **{"w.1": w}, b=b, c=c)
-    source = SparkSource(X, sample_weight="w.1", batch_rows=6)
-    assert (source.columns, source.dim, source.n_rows, source.weighted) == (("a", "b", "c"), 3, None, True)
+    rows = source(X, sample_weight="w.1", batch_rows=6)
+    assert (rows.columns, rows.dim, rows.n_rows, rows.weighted) == (("a", "b", "c"), 3, None, True)
     for _ in range(2):  # groups of partitions are added by executors first, then by the driver, too
-        np.testing.assert_array_equal(source.sum(moments()), moments_by_numpy(x, w))
-    found = source.sum(positions())
+        np.testing.assert_array_equal(rows.sum(moments()), moments_by_numpy(x, w))
+    found = rows.sum(positions())
     assert [value for _, value in found] == a.tolist()
     lengths = [len(part) for part in X.rdd.glom().collect()]
     assert [at for at, _ in found] == [position(i, j) for i, length in enumerate(lengths) for j in range(length)]
-    chosen = SparkSource(X, columns=["c", "a", "b"])
+    chosen = source(X, columns=["c", "a", "b"])
     np.testing.assert_array_equal(chosen.sum(moments()), moments_by_numpy(x[:, [2, 0, 1]]))
-    assert set(source.sum(threads())) == {1}
+    assert set(rows.sum(threads())) == {1}
 
 
 def test_sums_of_many_partitions_are_rounded_alike_every_time(spark: SparkSession) -> None:
     x = np.random.default_rng(1).normal(size=(80, 3))
-    source = SparkSource(_frame(spark, 40, a=x[:, 0], b=x[:, 1], c=x[:, 2]))
-    by_executors, by_driver = source.sum(moments()), source.sum(moments())
+    rows = source(_frame(spark, 40, a=x[:, 0], b=x[:, 1], c=x[:, 2]))
+    by_executors, by_driver = rows.sum(moments()), rows.sum(moments())
     assert torch.equal(by_executors, by_driver)
     np.testing.assert_allclose(by_driver, moments_by_numpy(x), rtol=1e-12)
 
@@ -113,8 +112,8 @@ def test_sums_of_many_partitions_are_rounded_alike_every_time(spark: SparkSessio
 def test_progress_counts_all_rows_in_this_thread(spark: SparkSession) -> None:
     x, w = rows_and_weights()
     seen = list[tuple[int, int]]()
-    source = SparkSource(_frame(spark, 4, a=[None, *x[1:, 0]], b=x[:, 1], c=w), skip_bad=True)
-    source.sum(moments(), lambda rows: seen.append((rows, threading.get_ident())))
+    rows = source(_frame(spark, 4, a=[None, *x[1:, 0]], b=x[:, 1], c=w), skip_bad=True)
+    rows.sum(moments(), lambda done: seen.append((done, threading.get_ident())))
     assert sum(rows for rows, _ in seen) == 100
     assert {thread for _, thread in seen} == {threading.get_ident()}
 
@@ -126,7 +125,7 @@ def test_an_error_in_progress_ends_the_pass(spark: SparkSession) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        SparkSource(_frame(spark, 20, a=x[:, 0])).sum(moments(1), full)
+        source(_frame(spark, 20, a=x[:, 0])).sum(moments(1), full)
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
 
 
@@ -136,25 +135,25 @@ def test_bad_rows_are_named_or_counted(spark: SparkSession) -> None:
     a, b, c = x.T
     X = _frame(spark, 4, a=a, b=[*b[:33], None, *b[34:]], c=c, w=w)
     with pytest.raises(BadRowsError, match=r"^partition 1, row 9 has a missing number in column 'b'\. Correct it, or"):
-        SparkSource(X, sample_weight="w").sum(moments())
+        source(X, sample_weight="w").sum(moments())
     with pytest.raises(BadRowsError, match=r"^partition 3, row 3 has a weight of -1"):
-        SparkSource(X, columns=["a"], sample_weight="w").sum(moments(1), lambda rows: None)
+        source(X, columns=["a"], sample_weight="w").sum(moments(1), lambda rows: None)
     fine = np.delete(np.arange(100), [33, 77])
-    got = SparkSource(X, sample_weight="w", skip_bad=True).sum(moments())
+    got = source(X, sample_weight="w", skip_bad=True).sum(moments())
     np.testing.assert_array_equal(got, moments_by_numpy(x[fine], w[fine], bad=2))
     with pytest.raises(BadRowsError, match="X has no rows that can be used: all 3 are bad"):
-        SparkSource(_frame(spark, 2, a=[None, np.inf, np.nan]), skip_bad=True).sum(moments(1))
+        source(_frame(spark, 2, a=[None, np.inf, np.nan]), skip_bad=True).sum(moments(1))
 
 
 def test_empty_partitions_add_nothing(spark: SparkSession) -> None:
-    x, w = rows_and_weights(50)
+    x, _ = rows_and_weights(50)
     X = _frame(spark, 7, a=x[:, 0], b=x[:, 1], c=x[:, 2])
     keep = x[:, 0] > 40
     some = X.where("a > 40")
     assert 0 in map(len, some.rdd.glom().collect())
-    np.testing.assert_array_equal(SparkSource(some).sum(moments()), moments_by_numpy(x[keep]))
+    np.testing.assert_array_equal(source(some).sum(moments()), moments_by_numpy(x[keep]))
     with pytest.raises(ValueError, match="X must have rows; it has none"):
-        SparkSource(X.where("a > 99")).sum(moments())
+        source(X.where("a > 99")).sum(moments())
 
 
 def test_a_task_that_fails_is_run_again_and_counts_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -174,9 +173,9 @@ def test_a_task_that_fails_is_run_again_and_counts_once(spark: SparkSession, tmp
             os._exit(1)  # the Python process dies
         return total
 
-    source = SparkSource(_frame(spark, 5, a=x[:, 0], b=x[:, 1], c=x[:, 2], w=w), sample_weight="w")
+    rows = source(_frame(spark, 5, a=x[:, 0], b=x[:, 1], c=x[:, 2], w=w), sample_weight="w")
     for _ in range(2):
-        np.testing.assert_array_equal(source.sum(unreliable), moments_by_numpy(x, w))
+        np.testing.assert_array_equal(rows.sum(unreliable), moments_by_numpy(x, w))
         attempts = Path(log).read_text().split()
         assert sorted(attempts) == ["0.0", "1.0", "2.0", "2.1", "3.0", "3.1", "4.0"]
         Path(log).unlink()
@@ -186,9 +185,9 @@ def test_errors_of_a_function_arrive(spark: SparkSession) -> None:
     def refusing(batches: Iterator[Any]) -> torch.Tensor:
         raise ValueError("no such component")
 
-    source = SparkSource(_frame(spark, 2, a=[1, 2]))
+    rows = source(_frame(spark, 2, a=[1, 2]))
     with pytest.raises(ValueError, match=r"^no such component\n") as caught:
-        source.sum(refusing)
+        rows.sum(refusing)
     assert "in refusing" in caught.value.__notes__[0]
 
 
@@ -202,24 +201,24 @@ def test_map_appends_a_column(spark: SparkSession, tmp_path: Path) -> None:
         return rows.argmax(-1)
 
     X = _frame(spark, 3, a=x[:, 0], b=x[:, 1], c=x[:, 2])
-    source = SparkSource(X, columns=["b", "c"])
-    result = source.map(largest)
+    rows = source(X, columns=["b", "c"])
+    result = rows.map(largest)
     assert isinstance(result, DataFrame)
     assert result.dtypes == [*X.dtypes, ("prediction", "bigint")]
     assert not Path(called).exists()
     assert [tuple(row) for row in result.collect()] == [(*row, row[1:].argmax()) for row in x]
-    wide = source.map(lambda rows: rows.float() * 2, name="doubled")
+    wide = rows.map(lambda rows: rows.float() * 2, name="doubled")
     assert wide.dtypes[-1] == ("doubled", "array<float>")
     np.testing.assert_array_equal([row.doubled for row in wide.collect()], x[:, 1:] * 2)
     with pytest.raises(ValueError, match="'prediction' must be the name of a new column"):
-        SparkSource(result, columns=["a"]).map(largest)
-    with pytest.raises(ValueError, match=r"must return numbers \(n,\) or \(n, k\) for Spark; got \(1, 2, 2\)"):
-        source.map(lambda rows: rows[:, :, None] * rows[:, None])
+        source(result, columns=["a"]).map(largest)
+    with pytest.raises(ValueError, match=r"must return numbers \(n,\) or \(n, k\); got \(1, 2, 2\)"):
+        rows.map(lambda rows: rows[:, :, None] * rows[:, None])
 
 
 def test_map_gives_null_for_bad_rows_or_names_them(spark: SparkSession) -> None:
     X = _frame(spark, 1, a=[1, None, 3, np.inf], b=[3, 4, 1, 2])
-    skipping, strict = SparkSource(X, skip_bad=True), SparkSource(X)
+    skipping, strict = source(X, skip_bad=True), source(X)
     labels = skipping.map(lambda rows: rows.argmax(-1)).collect()
     assert [row.prediction for row in labels] == [1, None, 0, None]
     copies = skipping.map(lambda rows: rows).collect()
@@ -230,37 +229,35 @@ def test_map_gives_null_for_bad_rows_or_names_them(spark: SparkSession) -> None:
 
 def test_kinds_of_numbers(spark: SparkSession) -> None:
     X = spark.sql("select 1 as i, true as t, float(0.5) as f, float(2) as g, 1.5D as d, 2.25 as e, 's' as s")
-    assert SparkSource(X, columns=["f", "g"]).dtype == torch.float32
-    source = SparkSource(X, columns=["i", "t", "f", "d", "e"])
-    assert source.dtype == torch.float64
-    assert source.sum(moments(5))[3:8].tolist() == [1, 1, 0.5, 1.5, 2.25]
+    assert source(X, columns=["f", "g"]).dtype == torch.float32
+    rows = source(X, columns=["i", "t", "f", "d", "e"])
+    assert rows.dtype == torch.float64
+    assert rows.sum(moments(5))[3:8].tolist() == [1, 1, 0.5, 1.5, 2.25]
 
 
 def test_refusals(spark: SparkSession) -> None:
     X = spark.sql("select 1 as a, 's' as s, array(1.0D) as v")
-    with pytest.raises(
-        ValueError, match=r"numbers in every column; got 's' \(string\), 'v' \(array<double>\)\. Choose"
-    ):
-        SparkSource(X)
-    with pytest.raises(ValueError, match="X has no column 'z'; it has 'a', 's', 'v'"):
-        SparkSource(X, columns=["a", "z"])
-    with pytest.raises(ValueError, match="names of columns must differ; got 'a' twice"):
-        SparkSource(X.select("a", "a"))
+    with pytest.raises(ValueError, match=r"hold numbers in every column; got 's' \(string\), 'v' \(array<double>\)"):
+        source(X)
+    with pytest.raises(ValueError, match=r"X has no column 'z'\. It has: a, s, v"):
+        source(X, columns=["a", "z"])
+    with pytest.raises(ValueError, match="X has 2 columns named 'a'"):
+        source(X.select("a", "a"))
     with pytest.raises(ValueError, match="sample_weight must be the name of a column"):
-        SparkSource(X, columns=["a"], sample_weight=np.ones(1))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="columns must name at least one column"):
-        SparkSource(X, columns=[])
+        source(X, columns=["a"], sample_weight=np.ones(1))
+    with pytest.raises(ValueError, match="columns must be the names of at least one column"):
+        source(X, columns=[])
 
 
 def test_a_fingerprint_names_the_files(spark: SparkSession, tmp_path: Path) -> None:
     folder = str(tmp_path / "rows")
     _frame(spark, 1, a=[1, 2]).write.parquet(folder)
-    first = SparkSource(spark.read.parquet(folder)).fingerprint()
-    assert first == SparkSource(spark.read.parquet(folder)).fingerprint()
+    first = source(spark.read.parquet(folder)).fingerprint()
+    assert first == source(spark.read.parquet(folder)).fingerprint()
     _frame(spark, 1, a=[3]).write.mode("append").parquet(folder)
-    assert first != SparkSource(spark.read.parquet(folder)).fingerprint()
+    assert first != source(spark.read.parquet(folder)).fingerprint()
 
 
-def test_other_dataframes_are_not_of_spark(spark: SparkSession) -> None:
-    assert is_spark(spark.range(3))
-    assert not is_spark(spark.range(3).toPandas())
+def test_other_things_of_spark_are_refused(spark: SparkSession) -> None:
+    with pytest.raises(ValueError, match=r"X must be a pyspark\.sql\.DataFrame; got pyspark.*RDD"):
+        source(spark.range(3).rdd)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from cramix.arrays import as_tensor, to_numpy
-from cramix.data.parts import Partial, one_thread, rows_at_a_time
-from cramix.data.source import BadRowsError, Batch, Function, Place, Progress, S, Source, good, position
+from cramix.data.columns import Choice, Options, choose
+from cramix.data.memory import column_of
+from cramix.data.partial import Partial, one_thread
+from cramix.data.source import Batch, Function, Place, Progress, S, Source, good, position, rows_at_a_time
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -20,95 +22,75 @@ if TYPE_CHECKING:
 _FAN_IN = 8
 
 
-def is_dask(X: object) -> bool:
-    """Return whether X is an array or a dataframe of Dask, or a column of one, without importing Dask."""
-    return type(X).__module__.startswith(("dask.array.", "dask.dataframe."))
+def open_source(X: Any, options: Options) -> DaskSource:
+    """Return a source of the rows of a Dask collection."""
+    if not type(X).__module__.startswith(("dask.array.", "dask.dataframe.")) or not hasattr(X, "to_delayed"):
+        raise ValueError(f"X must be an array or a dataframe of Dask; got its {type(X).__name__}.")
+    return DaskSource(X, options)
 
 
 class DaskSource(Source):
     """The rows of a Dask array or dataframe, whose chunks or partitions are its parts.
 
     Tasks run where `dask.compute` would run them: on the cluster of the current `distributed.Client`, or by the
-    scheduler that is set, which is threads by default. If a worker dies, Dask computes what it held again, on another
+    scheduler that is set, which is threads by default. If a worker dies, Dask computes what it held again on another
     one. A sum is a task like any other, so each part counts once.
 
     Args:
         X: an array `(n, d)` or `(n,)`, a dataframe, or one column of it.
-        columns: names of the columns to use; None for all but that of the weights.
-        sample_weight: name of the column of weights; for an array another array, `(n,)`.
-        skip_bad: whether to leave bad rows out.
-        batch_rows: rows of a batch; None for a number that suits the columns.
+        options: see `cramix.data.source`. Weights of an array are another array, `(n,)`.
     """
 
-    def __init__(
-        self,
-        X: Any,
-        columns: Sequence[str] | None = None,
-        sample_weight: Any = None,
-        skip_bad: bool = False,
-        batch_rows: int | None = None,
-    ) -> None:
+    def __init__(self, X: Any, options: Options) -> None:
         from dask.base import tokenize
 
-        self.skip_bad, self.weighted = skip_bad, sample_weight is not None
-        self._weight: str | None = None
+        self.skip_bad, self.weighted = options.skip_bad, options.sample_weight is not None
+        self._choice: Choice | None = None
         if type(X).__module__.startswith("dask.array."):
-            self._open_array(X, columns, sample_weight)
+            self._open_array(X, options)
         else:
-            self._open_frame(X, columns, sample_weight)
-        self._batch_rows = batch_rows or rows_at_a_time(self.dim)
+            self._open_frame(X, options)
+        self._batch_rows = options.batch_rows or rows_at_a_time(self.dim)
         self._token = tokenize(X)
 
-    def _open_array(self, X: Any, columns: Sequence[str] | None, sample_weight: Any) -> None:
-        if columns is not None:
-            raise ValueError(f"columns must be None for a Dask array; got {columns!r}. Choose some by X[:, [0, 2]].")
+    def _open_array(self, X: Any, options: Options) -> None:
+        if options.columns is not None:
+            raise ValueError("columns must be None for a Dask array, whose columns have no names.")
         if X.ndim not in (1, 2):
-            raise ValueError(f"X must be (n, d) or (n,); got an array of {X.ndim} axes.")
+            raise ValueError(f"X must be rows (n, d) or (n,); got an array of {X.ndim} axes.")
         self.univariate = X.ndim == 1
         self.dim = 1 if self.univariate else X.shape[1]
         if not self.dim >= 1:  # NaN if it is unknown
-            raise ValueError(f"X must have a known number of columns, at least one; got {X.shape[1]}.")
+            raise ValueError(f"X must have a known number of columns, at least one; got {self.dim}.")
         self.dtype = torch.promote_types(as_tensor("X", np.empty(0, X.dtype)).dtype, torch.float32)
         if not self.univariate and len(X.chunks[1]) > 1:
             X = X.rechunk({1: -1})
-        self._lengths: Sequence[float] = X.chunks[0]
+        self._lengths: list[float] = list(X.chunks[0])  # NaN if they are unknown
         known = not np.isnan(self._lengths).any()
-        self.n_rows = sum(map(int, self._lengths)) if known else None
-        self._starts = np.cumsum([0, *self._lengths[:-1]]).tolist() if known else None
+        self.n_rows = int(sum(self._lengths)) if known else None
+        first = np.cumsum([0, *self._lengths[:-1]])
+        self._starts = [int(first[i]) if known else position(i) for i in range(len(first))]
         self._place, blocks = "X.blocks", X.to_delayed().ravel().tolist()
-        weights = [None] * len(blocks)
-        if sample_weight is not None:
-            weights = _aligned(sample_weight, X, self.n_rows).to_delayed().tolist()
+        weights: list[Any] = [None] * len(blocks)
+        if options.sample_weight is not None:
+            weights = _aligned(options.sample_weight, X, self.n_rows).to_delayed().tolist()
         self._parts = list(zip(blocks, weights, strict=True))
 
-    def _open_frame(self, X: Any, columns: Sequence[str] | None, sample_weight: Any) -> None:
-        from dask.dataframe.utils import meta_nonempty
-
-        if X.ndim == 1:
-            self.univariate, X = True, X.to_frame(name=X.name if X.name is not None else "X")
-        if sample_weight is not None and not isinstance(sample_weight, str):
-            kind = type(sample_weight).__name__
-            raise ValueError(f"sample_weight must be the name of a column of a Dask dataframe; got {kind}.")
-        labels = list(X.columns)
-        chosen = [label for label in labels if label != sample_weight] if columns is None else list(columns)
-        doubled = [label for label in chosen if max(labels.count(label), chosen.count(label)) > 1]
-        if doubled:
-            raise ValueError(f"names of columns must differ; got {doubled[0]!r} twice. Rename or leave out one.")
-        needed = chosen if sample_weight is None else [*dict.fromkeys([*chosen, sample_weight])]
-        missing = [label for label in needed if label not in labels]
-        if missing:
-            raise ValueError(f"X has no column {', '.join(map(repr, missing))}; it has {', '.join(map(repr, labels))}.")
-        self._labels, self._weight = chosen, sample_weight
-        self.columns, self.dim = tuple(map(str, chosen)), len(chosen)
-        example = meta_nonempty(X._meta)  # two rows that Dask makes up
-        self.dtype = torch.promote_types(as_tensor("X", example[chosen]).dtype, torch.float32)
-        if sample_weight is not None:
-            as_tensor("sample_weight", example[sample_weight])
-        # Only if some are left out: a partition that lacks a column is then found by a task that knows its number.
-        X = X if len(needed) == len(labels) else X[needed]
-        self._starts = None
+    def _open_frame(self, X: Any, options: Options) -> None:
+        single = X.ndim == 1
+        X = X.to_frame(name="X" if X.name is None else X.name) if single else X
+        if not all(isinstance(name, str) for name in X.columns):
+            X = X.rename(columns={name: str(name) for name in X.columns})
+        if not X.columns.is_unique:
+            raise ValueError("X must have columns of different names.")
+        self._choice = choose("X", [column_of(X._meta[name]) for name in X.columns], options)
+        self.columns, self.dtype = self._choice.names, self._choice.dtype
+        self.univariate, self.dim = single or self._choice.univariate, len(self.columns)
+        if not self._choice.exact:
+            X = X[self._choice.all()]  # the others need not be read
         self._place, partitions = "X.partitions", X.to_delayed()
         self._lengths = [float("nan")] * len(partitions)
+        self._starts = [position(i) for i in range(len(partitions))]
         self._parts = [(partition, None) for partition in partitions]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -138,46 +120,33 @@ class DaskSource(Source):
 
         with torch.no_grad():
             example = to_numpy(function(torch.zeros(1, self.dim, dtype=self.dtype)))
-        shape, dtype = example.shape[1:], example.dtype
+        shape, dtype, nothing = example.shape[1:], example.dtype, example[:0]
         reader, each = delayed(self, traverse=False), delayed(function, traverse=False)
-        blocks = [delayed(map_of_part)(reader, each, i, part, example[:0]) for i, (part, _) in enumerate(self._parts)]
-        return da.concatenate(
-            [
-                da.from_delayed(block, (length, *shape), dtype, meta=example[:0])
-                for block, length in zip(blocks, self._lengths, strict=True)
-            ]
-        )
+        parts = [delayed(map_of_part)(reader, each, i, rows, nothing) for i, (rows, _) in enumerate(self._parts)]
+        lengths = zip(parts, self._lengths, strict=True)
+        return da.concatenate([da.from_delayed(part, (n, *shape), dtype, meta=nothing) for part, n in lengths])
 
     def batches(self, part: int, rows: Any, weights: Any = None) -> Iterator[Batch]:
         """Yield the batches of a part that is at hand."""
         place = f"{self._place}[{part}]"
-        if self.columns is not None:
-            rows, weights = self._of_frame(place, rows)
-        elif rows.shape[1:] != ((self.dim,) if not self.univariate else ()):
-            raise BadRowsError(f"{place} must have {self.dim} columns, as X has; got a chunk of shape {rows.shape}.")
+        if self._choice is not None:
+            self._choice.check(place, [column_of(rows[name]) for name in rows.columns])
+            weights = None if self._choice.weights is None else rows[self._choice.weights]
+            rows = rows[list(self._choice.names)]
+        elif rows.shape[1:] != (() if self.univariate else (self.dim,)):
+            raise ValueError(f"{place} must have {self.dim} columns, as X has; got a chunk of shape {rows.shape}.")
         if weights is not None and len(weights) != len(rows):
-            raise ValueError(f"sample_weight must have a number for each row; got {len(weights)} for {place}.")
-        start = self._starts[part] if self._starts is not None else position(part)
+            raise ValueError(
+                f"sample_weight must have one entry per row; got {len(weights)} for {len(rows)} of {place}."
+            )
         for i in range(0, len(rows), self._batch_rows):
             some = slice(i, i + self._batch_rows)
             x = self._tensor(place, rows, some).reshape(-1, self.dim)
             w = None if weights is None else self._tensor(f"sample_weight of {place}", weights, some)
-            yield Batch(x, w, start + i, Place(place, i))
-
-    def _of_frame(self, place: str, frame: Any) -> tuple[Any, Any]:
-        """Return the chosen columns of a partition, in order, and that of the weights."""
-        needed = self._labels if self._weight is None else [*self._labels, self._weight]
-        missing = [label for label in needed if label not in frame.columns]
-        if missing:
-            has = ", ".join(map(repr, frame.columns))
-            raise BadRowsError(f"{place} must have the columns of X; it has {has} and lacks {missing[0]!r}.")
-        return frame[self._labels], None if self._weight is None else frame[self._weight]
+            yield Batch(x, w, self._starts[part] + i, Place(place, i))
 
     def _tensor(self, place: str, x: Any, some: slice) -> Tensor:
-        try:
-            return as_tensor(place, x.iloc[some] if hasattr(x, "iloc") else x[some]).to(self.dtype)
-        except ValueError as error:
-            raise BadRowsError(str(error)) from None
+        return as_tensor(place, x.iloc[some] if hasattr(x, "iloc") else x[some]).to(self.dtype)
 
     def fingerprint(self) -> str:
         """Return a text that changes if the rows may have changed: with the token of the collection."""
@@ -216,6 +185,8 @@ def _aligned(sample_weight: Any, X: Any, n_rows: int | None) -> Any:
     """Return weights as a Dask array with the chunks of X."""
     import dask.array as da
 
+    if isinstance(sample_weight, str):
+        raise ValueError(f"sample_weight must be an array (n,) for a Dask array; got {sample_weight!r}.")
     weights = da.asarray(sample_weight)
     if weights.ndim != 1:
         raise ValueError(f"sample_weight must be (n,); got {weights.ndim} axes.")
@@ -227,7 +198,7 @@ def _aligned(sample_weight: Any, X: Any, n_rows: int | None) -> Any:
             )
         return weights
     if weights.shape[0] != n_rows:
-        raise ValueError(f"sample_weight must have a number for each of {n_rows} rows; got {weights.shape[0]}.")
+        raise ValueError(f"sample_weight must have one entry per row, shape ({n_rows},); got shape {weights.shape}.")
     return weights.rechunk((X.chunks[0],))
 
 

@@ -80,7 +80,7 @@ class MemorySource(LocalSource):
         """Return the chosen columns of a data frame, and its weights."""
         if column_names(X) != tuple(X.columns):
             X = X.rename(columns=str)
-        columns = [_column(X[name]) for name in X.columns] if X.columns.is_unique else []
+        columns = [column_of(X[name]) for name in X.columns] if X.columns.is_unique else []
         if not columns:
             raise ValueError("X must have columns of different names.")
         given = options.sample_weight
@@ -176,7 +176,8 @@ def _numbers(values: Any, start: int, end: int, dtype: torch.dtype) -> Tensor:
     return as_tensor("X", some).detach().cpu().to(dtype)
 
 
-def _column(x: Any) -> Column:
+def column_of(x: Any) -> Column:
+    """Return what a column of a data frame of pandas holds."""
     numeric = as_tensor("X", x.iloc[:1]).dtype if _is_numeric(x) else None
     return Column(str(x.name), torch.float32 if numeric == torch.float32 else numeric and torch.float64, str(x.dtype))
 

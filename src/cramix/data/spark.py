@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from cramix.arrays import as_tensor, to_numpy
-from cramix.data.parts import Partial, one_thread, rows_at_a_time
-from cramix.data.source import BadRowsError, Batch, Function, Place, Progress, S, Source, good, position
+from cramix.data.arrow import read
+from cramix.data.columns import Column, Options, choose
+from cramix.data.partial import Partial, one_thread
+from cramix.data.source import (
+    BadRowsError,
+    Batch,
+    Function,
+    Place,
+    Progress,
+    S,
+    Source,
+    good,
+    position,
+    rows_at_a_time,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,9 +48,17 @@ _SQL_TYPES = {
 }
 
 
-def is_spark(X: object) -> bool:
-    """Return whether X is a dataframe of Spark, without importing it."""
-    return type(X).__module__.startswith("pyspark.sql.") and type(X).__name__ == "DataFrame"
+Answer = Partial | ValueError
+
+
+def open_source(X: Any, options: Options) -> SparkSource:
+    """Return a source of the rows of a Spark dataframe."""
+    if not type(X).__module__.startswith("pyspark.sql.") or not hasattr(X, "mapInArrow"):
+        raise ValueError(
+            f"X must be a pyspark.sql.DataFrame; got {type(X).__module__}.{type(X).__name__}. "
+            "A frame of pandas-on-Spark becomes one by X.to_spark()."
+        )
+    return SparkSource(X, options)
 
 
 class SparkSource(Source):
@@ -49,32 +69,18 @@ class SparkSource(Source):
     because draws depend on the partition of a row and its place there.
 
     Args:
-        X: a dataframe with columns of numbers.
-        columns: names of the columns to use; None for all but that of the weights.
-        sample_weight: name of the column of weights.
-        skip_bad: whether to leave bad rows out, such as those with a null.
-        batch_rows: rows of a batch, at most; None for a number that suits the columns. Batches of Spark are smaller by
-            default, see its setting `spark.sql.execution.arrow.maxRecordsPerBatch`.
+        X: a dataframe with columns of numbers. A null makes a row a bad one.
+        options: see `cramix.data.source`. Batches join those of Spark, of which its setting
+            `spark.sql.execution.arrow.maxRecordsPerBatch` bounds the size.
     """
 
-    def __init__(
-        self,
-        X: Any,
-        columns: Sequence[str] | None = None,
-        sample_weight: str | None = None,
-        skip_bad: bool = False,
-        batch_rows: int | None = None,
-    ) -> None:
-        if sample_weight is not None and not isinstance(sample_weight, str):
-            kind = type(sample_weight).__name__
-            raise ValueError(f"sample_weight must be the name of a column of a Spark dataframe; got {kind}.")
-        chosen = [name for name in X.columns if name != sample_weight] if columns is None else list(columns)
-        kinds = _checked_kinds(X, chosen, sample_weight)
-        self.columns, self.dim = tuple(chosen), len(chosen)
-        self.dtype = torch.float32 if kinds == {"float"} else torch.float64
-        self.skip_bad, self.weighted = skip_bad, sample_weight is not None
-        self._batch_rows = batch_rows or rows_at_a_time(self.dim)
-        self._frame, self._weight = X, sample_weight
+    def __init__(self, X: Any, options: Options) -> None:
+        self._choice = choose("X", _columns(X), options)
+        self.columns, self.dtype = self._choice.names, self._choice.dtype
+        self.univariate, self.dim = self._choice.univariate, len(self.columns)
+        self.skip_bad, self.weighted = options.skip_bad, options.sample_weight is not None
+        self._batch_rows = options.batch_rows or rows_at_a_time(self.dim)
+        self._frame = X
         self._n_parts: int | None = None  # unknown before a pass
 
     def __getstate__(self) -> dict[str, Any]:
@@ -143,15 +149,7 @@ class SparkSource(Source):
 
     def batches(self, part: int, records: Iterable[pa.RecordBatch]) -> Iterator[Batch]:
         """Yield the batches of a partition."""
-        row, place = 0, f"partition {part}"
-        for record in records:
-            columns = [column.to_numpy(zero_copy_only=False) for column in record.columns]  # a null becomes NaN
-            for i in range(0, len(record), self._batch_rows):
-                some = slice(i, i + self._batch_rows)
-                x = as_tensor(place, np.column_stack([column[some] for column in columns[: self.dim]]))
-                w = as_tensor(place, columns[self.dim][some]) if self.weighted else None
-                yield Batch(x, w, position(part, row + i), Place(place, row + i))
-            row += len(record)
+        return read(records, self._batch_rows, self._choice, position(part), Place(f"partition {part}"))
 
     def fingerprint(self) -> str:
         """Return a text that changes if the rows may have changed, as far as the names of their files tell."""
@@ -161,20 +159,17 @@ class SparkSource(Source):
         """Return the chosen columns as numbers of the dtype, and that of the weights."""
         import pyspark.sql.functions as F
 
-        names = [*self.columns, self._weight] if self._weight is not None else self.columns  # type: ignore[misc]
         kind = _SQL_TYPES[self.dtype]
-        quoted = [f"`{name.replace('`', '``')}`" for name in names]  # a dot would mean a field of a struct
-        return [F.col(name).cast(kind).alias(f"c{i}") for i, name in enumerate(quoted)]
+        quoted = {name: f"`{name.replace('`', '``')}`" for name in self._choice.all()}  # a dot is not one of a struct
+        return [F.col(text).cast(kind).alias(name) for name, text in quoted.items()]
 
     def _kind_of(self, function: Callable[[Tensor], Tensor]) -> str:
         """Return the SQL type of one result."""
         with torch.no_grad():
             example = function(torch.zeros(1, self.dim, dtype=self.dtype))
         if example.ndim > 2 or example.dtype not in _SQL_TYPES:
-            shape, dtype = tuple(example.shape), example.dtype
-            raise ValueError(
-                f"function must return numbers (n,) or (n, k) for Spark; got {shape} of {dtype} for n = 1."
-            )
+            got = f"{tuple(example.shape)} of {example.dtype}"
+            raise ValueError(f"function of rows (n, d) must return numbers (n,) or (n, k); got {got} for n = 1.")
         kind = _SQL_TYPES[example.dtype]
         return kind if example.ndim == 1 else f"array<{kind}>"
 
@@ -185,32 +180,16 @@ class SparkSource(Source):
         return self._frame.sparkSession.sparkContext.accumulator(0)
 
 
-Answer = Partial | ValueError
+def _columns(X: Any) -> list[Column]:
+    """Return what the schema says about the columns."""
+    from pyspark.sql.types import BooleanType, FloatType, NumericType
 
+    def dtype(kind: Any) -> torch.dtype | None:
+        if isinstance(kind, FloatType):
+            return torch.float32
+        return torch.float64 if isinstance(kind, NumericType | BooleanType) else None
 
-def _checked_kinds(X: Any, chosen: list[str], sample_weight: str | None) -> set[str]:
-    """Return the SQL types of the chosen columns; they and that of the weights must be there once and hold numbers."""
-    from pyspark.sql.types import BooleanType, NumericType
-
-    needed = chosen if sample_weight is None else [*chosen, sample_weight]
-    if not chosen:
-        raise ValueError("columns must name at least one column; got none.")
-    missing = [name for name in needed if name not in X.columns]
-    if missing:
-        has = ", ".join(map(repr, X.columns))
-        raise ValueError(f"X has no column {', '.join(map(repr, missing))}; it has {has}.")
-    doubled = [name for name in needed if max(X.columns.count(name), chosen.count(name)) > 1]
-    if doubled:
-        raise ValueError(f"names of columns must differ; got {doubled[0]!r} twice. Rename or leave out one.")
-    types = {field.name: field.dataType for field in X.schema.fields}
-    bad = [name for name in needed if not isinstance(types[name], NumericType | BooleanType)]
-    if bad:
-        listed = ", ".join(f"{name!r} ({types[name].simpleString()})" for name in bad)
-        raise ValueError(
-            f"X must hold numbers in every column; got {listed}. Choose others with columns=[...], or convert them: "
-            "cast text, and split vectors with pyspark.ml.functions.vector_to_array."
-        )
-    return {types[name].simpleString() for name in chosen}
+    return [Column(x.name, dtype(x.dataType), x.dataType.simpleString()) for x in X.schema.fields]
 
 
 def _answer(function: Function[Any], batches: Iterator[Batch], source: Source) -> Answer:

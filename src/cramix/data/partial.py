@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cramix.data.source import BATCH_ROWS, BadRowsError, Batch, Function, Source, good
+from cramix.data.source import BadRowsError, Batch, Function, Source, good
 
-# Numbers in a batch, at most.
-_NUMBERS = 1 << 22
 _lock = Lock()
 _running, _before = 0, 1
 
@@ -65,11 +63,6 @@ class Partial(NamedTuple):
         if not self.rows:
             raise BadRowsError(f"{source.name} has no rows that can be used: all {self.bad} are bad.")
         return self.value
-
-
-def rows_at_a_time(dim: int) -> int:
-    """Return the number of rows of a batch: fewer if they are long."""
-    return max(1, min(BATCH_ROWS, _NUMBERS // dim))
 
 
 def _chain(first: Batch, others: Iterator[Batch]) -> Iterator[Batch]:
