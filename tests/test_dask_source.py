@@ -30,7 +30,7 @@ import pandas as pd  # noqa: E402
 def client() -> Iterator[Any]:
     """Two worker processes of one thread each, on ports of the system's choice."""
     settings = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "memory_limit": 0}
-    quiet = {"dashboard_address": None, "silence_logs": logging.CRITICAL}
+    quiet = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
     with (
         dask.config.set({"distributed.nanny.environ.OMP_NUM_THREADS": 1}),
         distributed.LocalCluster(**settings, **quiet) as cluster,

@@ -102,8 +102,8 @@ def test_a_dataframe_gives_the_sums_of_numpy(spark: SparkSession, partitions: in
 
 
 def test_sums_of_many_partitions_are_rounded_alike_every_time(spark: SparkSession) -> None:
-    x = np.random.default_rng(1).normal(size=(80, 3))
-    rows = source(_frame(spark, 40, a=x[:, 0], b=x[:, 1], c=x[:, 2]))
+    x = np.random.default_rng(1).normal(size=(68, 3))
+    rows = source(_frame(spark, 34, a=x[:, 0], b=x[:, 1], c=x[:, 2]))
     by_executors, by_driver = rows.sum(moments()), rows.sum(moments())
     assert torch.equal(by_executors, by_driver)
     np.testing.assert_allclose(by_driver, moments_by_numpy(x), rtol=1e-12)
@@ -241,7 +241,7 @@ def test_refusals(spark: SparkSession) -> None:
         source(X)
     with pytest.raises(ValueError, match=r"X has no column 'z'\. It has: a, s, v"):
         source(X, columns=["a", "z"])
-    with pytest.raises(ValueError, match="X has 2 columns named 'a'"):
+    with pytest.raises(ValueError, match="columns must name each column once, and none of weights; got 'a' again"):
         source(X.select("a", "a"))
     with pytest.raises(ValueError, match="sample_weight must be the name of a column"):
         source(X, columns=["a"], sample_weight=np.ones(1))

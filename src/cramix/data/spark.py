@@ -75,9 +75,14 @@ class SparkSource(Source):
     """
 
     def __init__(self, X: Any, options: Options) -> None:
-        self._choice = choose("X", _columns(X), options)
-        self.columns, self.dtype = self._choice.names, self._choice.dtype
-        self.univariate, self.dim = self._choice.univariate, len(self.columns)
+        choice = choose("X", _columns(X), options)
+        self.columns, self.dtype = choice.names, choice.dtype
+        self.univariate, self.dim = choice.univariate, len(self.columns)
+        self._names = choice.all()
+        # Spark cannot hand over columns with a dot in their names, which means a field of a struct to it.
+        plain = [f"c{i}" for i in range(len(self._names))]
+        weight = None if choice.weights is None else plain[-1]
+        self._choice = choice._replace(names=tuple(plain[: self.dim]), weights=weight)
         self.skip_bad, self.weighted = options.skip_bad, options.sample_weight is not None
         self._batch_rows = options.batch_rows or rows_at_a_time(self.dim)
         self._frame = X
@@ -156,12 +161,12 @@ class SparkSource(Source):
         return " ".join((super().fingerprint(), *sorted(self._frame.inputFiles())))
 
     def _cast(self) -> list[Any]:
-        """Return the chosen columns as numbers of the dtype, and that of the weights."""
+        """Return the chosen columns and that of the weights as numbers of the dtype, with plain names."""
         import pyspark.sql.functions as F
 
         kind = _SQL_TYPES[self.dtype]
-        quoted = {name: f"`{name.replace('`', '``')}`" for name in self._choice.all()}  # a dot is not one of a struct
-        return [F.col(text).cast(kind).alias(name) for name, text in quoted.items()]
+        quoted = [f"`{name.replace('`', '``')}`" for name in self._names]
+        return [F.col(name).cast(kind).alias(plain) for name, plain in zip(quoted, self._choice.all(), strict=True)]
 
     def _kind_of(self, function: Callable[[Tensor], Tensor]) -> str:
         """Return the SQL type of one result."""
