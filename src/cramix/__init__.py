@@ -8,6 +8,7 @@
 - Distances: `cramer_distance`, `sliced_cramer_distance` and others.
 - Scores, one value per observation: `crps`, `energy_score`.
 - Networks and regressors: `MixtureHead`, `MixtureRegressor`.
+- Data of any size: `source` reads files, Arrow data, mapped arrays and batches in parts.
 - Files: `save`, `load`.
 
 Further modules are `cramix.metrics`, `cramix.plot`, `cramix.rl` and `cramix.data`.
@@ -17,6 +18,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from cramix import directions, parameters
+from cramix.data import source
 from cramix.distance.cramer.distance import cramer_distance
 from cramix.distance.kullback_leibler import kl_divergence
 from cramix.distance.lp import lp_distance
@@ -92,6 +94,7 @@ __all__ = [
     "sliced_cramer_loss",
     "sliced_wasserstein_distance",
     "sliced_wasserstein_loss",
+    "source",
     "wasserstein_distance",
 ]
 

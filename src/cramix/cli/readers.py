@@ -63,7 +63,7 @@ def _text(path: Path, delimiter: str | None) -> Source:
                 raise Refusal(f"{file.name} cannot be read: {error}") from None
         return [_floats(column, single=len(found.names) == 1) for column in table.columns]
 
-    return Source(found.names, load, found.named)
+    return Source(list(found.names), load, found.named)
 
 
 def _npy(path: Path) -> Source:

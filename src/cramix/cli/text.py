@@ -1,12 +1,10 @@
-"""Tables in text files: the delimiter, the names of the columns, and the fields."""
+"""Tables in text files of the commands, read as a whole."""
 
 from __future__ import annotations
 
 import codecs
-import csv
 import gzip
 import io
-import re
 import sys
 import zlib
 from pathlib import Path
@@ -14,12 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cramix.cli import formats
 from cramix.cli.refusal import Refusal
+from cramix.data.text import Layout, layout_of
 
 if TYPE_CHECKING:
     import pyarrow
 
-# Fields that stand for a missing number; Arrow has the same list.
-_MISSING = {"", "na", "n/a", "#n/a", "nan", "-nan", "null"}
 _LONGEST_LINE = 1 << 24
 _WORDS = {"comma": ",", "semicolon": ";", "tab": "\t", "\\t": "\t", "pipe": "|", "space": " "}
 
@@ -54,22 +51,6 @@ class TextFile(NamedTuple):
         return self.content.read_bytes() if isinstance(self.content, Path) else self.content
 
 
-class Layout(NamedTuple):
-    """How to read the rows of a text file.
-
-    Attributes:
-        names: of the columns; x1, x2, ... where the file has none.
-        delimiter: between fields; None for any white space.
-        skip: number of lines before the rows.
-        named: whether the file has a line of names.
-    """
-
-    names: list[str]
-    delimiter: str | None
-    skip: int
-    named: bool
-
-
 def parse_delimiter(text: str) -> str:
     """Return the character that `--delimiter` asks for: itself, or its name."""
     found = _WORDS.get(text.lower(), text)
@@ -80,30 +61,17 @@ def parse_delimiter(text: str) -> str:
 
 
 def layout(file: TextFile, delimiter: str | None = None) -> Layout:
-    """Find the layout from the first line that is neither empty nor a comment (#).
-
-    The line holds names unless all its fields are numbers. Without a delimiter, it is found in that line.
-    """
-    skip = 0
+    """Find the layout from the first line that is neither empty nor a comment (#)."""
     try:
         with file.text() as lines:
-            while (line := lines.readline(_LONGEST_LINE)) and (not line.strip() or line.lstrip().startswith("#")):
-                skip += 1
+            found = layout_of(lines, file.suffix, delimiter)
     except UnicodeDecodeError:
         raise Refusal(f"{file.name} must be UTF-8 text. Save it with that encoding.") from None
-    if not line:
+    except ValueError as error:
+        raise Refusal(f"{file.name} {error}") from None
+    if found is None:
         raise Refusal(f"{file.name} is empty.")
-    if "\0" in line:
-        raise Refusal(f"{file.name} must be a text file; it holds binary data. Check its suffix.")
-    found = _delimiter(line, file.suffix) if delimiter is None else delimiter
-    found = None if found == " " else found
-    fields = line.split() if found is None else next(csv.reader([line], delimiter=found))
-    fields = [field.strip() for field in fields]
-    defaults = formats.default_names(len(fields))
-    if any(map(_is_number, fields)) and all(_is_number(f) or f.lower() in _MISSING for f in fields):
-        return Layout(list(defaults), found, skip, named=False)
-    names = [field or default for field, default in zip(fields, defaults, strict=True)]
-    return Layout(names, found, skip + 1, named=True)
+    return found
 
 
 def read(file: TextFile, layout: Layout, columns: list[int], kind: pyarrow.DataType) -> pyarrow.Table:
@@ -141,25 +109,6 @@ def read(file: TextFile, layout: Layout, columns: list[int], kind: pyarrow.DataT
         f"{file.name} must have {row.expected_columns} fields in each row, as in its first line; "
         f"row {row.number - layout.skip} has {row.actual_columns}: {row.text[:40]}"
     )
-
-
-def _delimiter(line: str, suffix: str) -> str | None:
-    if suffix == ".tsv":
-        return "\t"
-    found = max(",;\t", key=line.count)
-    spaced = suffix == ".txt" and not re.search("[,;]", line)
-    # A single tab may stand beside an empty field further down; runs of white space only align columns.
-    if spaced and ("\t" not in line or re.search(r"\s\s", line.strip())):
-        return None
-    return found if found in line else ","
-
-
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return field.lower() not in _MISSING
 
 
 def _with_commas(content: bytes) -> bytes:

@@ -46,18 +46,22 @@ class ArrowSource(LocalSource):
     """
 
     def __init__(self, X: Any, options: Options) -> None:
-        require_arrow()
+        arrow = require_arrow()
         self.skip_bad, self.batch_rows = options.skip_bad, options.batch_rows
         self.name = type(X).__name__
         self._stream = _stream(X, options)
         self.repeatable = _is_repeatable(X)
         self.again = "Pass a table, a dataset or a file instead, or write it to a Parquet file first."
-        self._first: pyarrow.RecordBatchReader | None = self._stream()
+        try:
+            self._first: pyarrow.RecordBatchReader | None = self._stream()
+        except (arrow.ArrowException, TypeError) as error:
+            raise ValueError(f"X must give record batches; got {self.name}: {error}") from None
         self._choice = choose(self.name, columns_of(self._first.schema), options)
         self.columns, self.univariate = self._choice.names, self._choice.univariate
         self.dim, self.dtype = len(self.columns), self._choice.dtype
         self.weighted = self._choice.weights is not None
         if self.repeatable:
+            self._first.close()
             self._first = None
             self.n_rows = _count(X)
 

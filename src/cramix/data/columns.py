@@ -98,9 +98,9 @@ def choose(name: str, columns: Sequence[Column], options: Options) -> Choice:
     names = tuple(asked)
     if not names or not all(isinstance(x, str) for x in names):
         raise ValueError(f"columns must be the names of at least one column of {name}; got {names!r}.")
+    found = [_find(name, columns, x) for x in names]
     if repeated := [x for x in names if names.count(x) > 1 or x == weights]:
         raise ValueError(f"columns must name each column once, and none of weights; got {repeated[0]!r} again.")
-    found = [_find(name, columns, x) for x in names]
     small = all(x.dtype in (None, torch.float32) for x in found)
     choice = Choice(names, weights, torch.float32 if small else torch.float64, univariate, exact)
     choice._check_numbers(name, [*found, *([] if weights is None else [_find(name, columns, weights)])])

@@ -14,7 +14,7 @@ from cramix.data.columns import Choice, Column, Options, choose
 from cramix.data.local import LocalSource, Part
 from cramix.data.source import BadRowsError, position
 
-# The module of each format, which has `inspect`, `parts` and perhaps `choose`. A new format is one file and its line.
+# The module of each format, which has `inspect` and `parts`. A new format is one file and its line.
 FORMATS = {
     ".parquet": "cramix.data.parquet",
     ".pq": "cramix.data.parquet",
@@ -91,10 +91,10 @@ class FileSource(LocalSource):
     """Rows of files of one format, in the order of the files."""
 
     def __init__(self, paths: Sequence[str], options: Options) -> None:
-        self._format = import_module(FORMATS[_one_format(paths)])
+        self._format = _one_format(paths)  # by name, as modules cannot be sent to other processes
         self.name = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more files"
         self.skip_bad, self.batch_rows = options.skip_bad, options.batch_rows
-        self.files = [_inspected(path, self._format) for path in paths]
+        self.files = [_inspected(path, import_module(self._format)) for path in paths]
         first = self.files[0]
         self._choice = choice = self._chosen(options)
         self.columns = choice.names if first.named else None
@@ -107,7 +107,9 @@ class FileSource(LocalSource):
 
     def _chosen(self, options: Options) -> Choice:
         # Files without rows may not even have columns.
-        files = [x for x in self.files if x.columns] or self.files
+        files = [x for x in self.files if x.columns]
+        if not files:
+            raise ValueError(f"{self.name} must have rows; it has none.")
         first = files[0]
         if not first.named and (options.columns is not None or options.sample_weight is not None):
             raise ValueError(f"columns and sample_weight must be None for {first.path}, whose columns have no names.")
@@ -125,9 +127,9 @@ class FileSource(LocalSource):
 
     def parts(self) -> Iterator[Part]:
         """Yield the parts of all files."""
-        first = 0
+        first, file_format = 0, import_module(self._format)
         for number, file in enumerate(self.files):
-            yield from self._format.parts(file, self._choice, position(number) if self.n_rows is None else first)
+            yield from file_format.parts(file, self._choice, position(number) if self.n_rows is None else first)
             first += file.n_rows or 0
 
     def fingerprint(self) -> str:
@@ -190,6 +192,7 @@ def suffix(path: str) -> str:
 
 
 def _one_format(paths: Sequence[str]) -> str:
+    """Return the module of the format that all files have."""
     found: dict[str, str] = {}
     for path in paths:
         kind = suffix(path)
@@ -200,7 +203,7 @@ def _one_format(paths: Sequence[str]) -> str:
     if len(found) > 1:
         first, second, *_ = found.values()
         raise ValueError(f"files must have one format; got {first} and {second}. Pass one kind, as with '*.parquet'.")
-    return suffix(paths[0])
+    return next(iter(found))
 
 
 def _suffixes() -> str:

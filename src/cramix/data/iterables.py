@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
+from numbers import Real
 from typing import Any
 
 import torch
@@ -81,11 +82,11 @@ class IterableSource(LocalSource):
                     f"the first one {self.dim}."
                 )
             waiting.append((rows.to(self.dtype), None if weights is None else weights.to(self.dtype)))
-            if sum(len(x) for x, _ in waiting) >= limit:
-                part = _Rows(waiting, first, self.name)
-                waiting = []
+            if (total := sum(len(x) for x, _ in waiting)) >= limit:
+                part, waiting = _Rows(waiting, first, self.name), []
                 yield part
-                first += len(part)
+                del part  # or its rows live until there is a next one
+                first += total
         yield _Rows(waiting, first, self.name)
 
     def _batches(self) -> Iterator[Any]:
@@ -101,7 +102,7 @@ class IterableSource(LocalSource):
     def _split(self, batch: Any, number: int) -> tuple[Tensor, Tensor | None]:
         """Return the rows of a batch, and their weights."""
         name, weights = f"batch {number} of {self.name}", None
-        if isinstance(batch, list | tuple):
+        if isinstance(batch, list | tuple) and not all(isinstance(x, Real) for x in batch):
             if self._pairs is None and len(batch) != 1:
                 raise ValueError(
                     f"{name} must be rows (n, d); it is a {type(batch).__name__} of {len(batch)}. If the second entry "
@@ -131,9 +132,6 @@ class _Rows:
 
     def __init__(self, batches: list[tuple[Tensor, Tensor | None]], first: int, name: str) -> None:
         self.batches, self.first, self.name = batches, first, name
-
-    def __len__(self) -> int:
-        return sum(len(rows) for rows, _ in self.batches)
 
     def read(self, rows: int, skip_bad: bool) -> Iterator[Batch]:
         """Yield the rows; see `Part.read`."""

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import Any, Generic, NamedTuple, Protocol, Self
 
@@ -164,7 +164,8 @@ class _Pass(Generic[S]):
         self.readers = 1 if source.reads_in_caller else max(2, self.workers // 2)
         self.free_batches = threading.Semaphore(self.readers + self.workers + 2)
         self.free_parts = threading.Semaphore(self.readers + self.workers + 2)
-        self.parts = enumerate(source.parts())
+        self.unread = source.parts()
+        self.parts = enumerate(self.unread)
         self.taking = threading.Lock()
         self.taken = 0
         self.stop = threading.Event()
@@ -301,5 +302,7 @@ class _Pass(Generic[S]):
         for thread in threads:
             if thread.is_alive():
                 thread.join(max(0.0, deadline - time.monotonic()))
+        if not any(thread.is_alive() for thread in threads) and isinstance(self.unread, Generator):
+            self.unread.close()  # files and results of queries are closed now, not when the error is forgotten
         # Each worker has a number of threads of its own, but threads that are started later take the number set last.
         torch.set_num_threads(self.threads)

@@ -27,7 +27,8 @@ def accepts(X: Any) -> bool:
     """Return whether X is held in memory as a whole, or mapped to it."""
     if isinstance(X, np.ndarray | Tensor) or _is_pandas(X):
         return True
-    return isinstance(X, Sequence) and not isinstance(X, str | bytes) and all(isinstance(x, Real) for x in X[:1])
+    listed = isinstance(X, Sequence) and not isinstance(X, str | bytes)
+    return listed and all(isinstance(x, Real | list | tuple) for x in X[:1])
 
 
 def is_large(X: Any) -> bool:
@@ -139,7 +140,7 @@ class _Mapped:
         # To read beyond the end of a file that has become shorter ends the process.
         if mapped.size() < self._offset() + self._extent():
             raise BadRowsError(f"{self.array.filename} has become shorter while it is read. Restore the file.")
-        return self.array[rows].view(np.ndarray)
+        return np.array(self.array[rows])  # a copy, so that the file is read here and now, ahead of computing
 
     def __reduce__(self) -> Any:
         x = self.array
@@ -173,21 +174,18 @@ def _unmapped(array: np.ndarray) -> np.ndarray:
 def _numbers(values: Any, start: int, end: int, dtype: torch.dtype) -> Tensor:
     """Return some rows as a tensor on the CPU that is not the caller's to change."""
     some = values.iloc[start:end] if hasattr(values, "iloc") else values[start:end]
+    # Integers of a tensor would pass through torch's default dtype, which rounds large ones.
+    some = some.to(dtype) if isinstance(some, Tensor) and not some.is_complex() else some
     return as_tensor("X", some).detach().cpu().to(dtype)
 
 
 def column_of(x: Any) -> Column:
-    """Return what a column of a data frame of pandas holds."""
-    numeric = as_tensor("X", x.iloc[:1]).dtype if _is_numeric(x) else None
-    return Column(str(x.name), torch.float32 if numeric == torch.float32 else numeric and torch.float64, str(x.dtype))
-
-
-def _is_numeric(x: Any) -> bool:
+    """Return what a column of a data frame holds; one of objects may hold numbers."""
     try:
-        as_tensor("X", x.iloc[:1])
+        small = as_tensor("X", x.iloc[:1]).dtype == torch.float32
     except ValueError:
-        return False
-    return True
+        return Column(str(x.name), None, str(x.dtype))
+    return Column(str(x.name), torch.float32 if small else torch.float64, str(x.dtype))
 
 
 def _is_pandas(X: Any) -> bool:

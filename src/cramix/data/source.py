@@ -128,6 +128,9 @@ def good(batches: Iterable[Batch], source: Source, *, strict: bool = False) -> I
     A batch without any good row is yielded, too: it counts the bad ones. If `strict`, no row is skipped.
     """
     for batch in batches:
+        if _clearly_good(batch):
+            yield batch
+            continue
         finite = batch.rows.isfinite()
         fine = finite.all(-1)
         if batch.weights is not None:
@@ -139,6 +142,14 @@ def good(batches: Iterable[Batch], source: Source, *, strict: bool = False) -> I
             yield batch._replace(rows=batch.rows[fine], weights=weights, bad=batch.bad + int((~fine).sum()))
         else:
             raise BadRowsError(f"{_described(batch, finite, fine, source)}. {cure(strict and source.skip_bad)}")
+
+
+def _clearly_good(batch: Batch) -> bool:
+    """Return whether sums, which are finite only if all numbers are, prove that there is no bad row."""
+    if not bool(batch.rows.sum().isfinite()):
+        return False
+    w = batch.weights
+    return w is None or not len(w) or (bool(w.sum().isfinite()) and bool(w.amin() >= 0))
 
 
 def cure(one_for_each: bool = False) -> str:

@@ -36,11 +36,13 @@ class Layout(NamedTuple):
         names: of all columns; x1, x2, ... where the file has none.
         delimiter: between fields; None for any white space.
         skip: number of lines before the rows.
+        named: whether the file has a line of names.
     """
 
     names: tuple[str, ...]
     delimiter: str | None
     skip: int
+    named: bool
 
 
 def inspect(file: File) -> File:
@@ -70,14 +72,14 @@ class _Text(NamedTuple):
         """Yield the rows; see `Part.read`."""
         self.file.check()
         stream = _Stream(self.file, self.choice, skip_bad)
-        row = 0
+        row = bad = 0
         for records in stream.batches():
-            bad = stream.rejected()
+            bad += stream.rejected()  # those of a block without good rows are reported with the next one
             for batch in arrow.read([records], rows, self.choice, self.first + row, Place(self.file.path, row)):
                 yield batch._replace(bad=bad)
                 bad = 0
                 row += len(batch.rows)
-        if bad := stream.rejected():
+        if bad := bad + stream.rejected():
             none = torch.empty(0, len(self.choice.names), dtype=self.choice.dtype)
             weights = None if self.choice.weights is None else none[:, 0]
             yield Batch(none, weights, self.first + row, Place(self.file.path, row), bad)
@@ -151,7 +153,10 @@ class _Stream:
             i, j = min(places)
             value, name = fields[j][i].as_py()[:40], self.choice.all()[j]
             place = Place(self.file.path, start).of(i)
-            raise BadRowsError(f"{place} has {value!r} in column {name!r}, which must hold numbers. {cure()}")
+            raise BadRowsError(
+                f"{place} has {value!r} in column {name!r}, which must hold numbers. Correct it, leave the column out "
+                "with columns=[...], or skip such rows with skip_bad=True."
+            )
 
     def _parsed(self, kind: pyarrow.DataType) -> Iterator[pyarrow.RecordBatch]:
         from pyarrow import csv as parser
@@ -236,9 +241,8 @@ class _Commas(io.RawIOBase):
 
 def _layout(file: File) -> Layout | None:
     try:
-        with _binary(file.path) as binary:
-            # Names that are cut off by a limit are no concern: a line so long cannot be parsed either.
-            return layout_of(io.TextIOWrapper(binary, encoding="utf-8-sig", newline=""), suffix(file.path))
+        with io.TextIOWrapper(_binary(file.path), encoding="utf-8-sig", newline="") as lines:
+            return layout_of(lines, suffix(file.path))
     except UnicodeDecodeError:
         raise BadRowsError(f"{file.path} must be UTF-8 text. Save it with that encoding.") from None
     except (OSError, EOFError, zlib.error) as error:
@@ -247,14 +251,15 @@ def _layout(file: File) -> Layout | None:
         raise BadRowsError(f"{file.path} {error}") from None
 
 
-def layout_of(lines: io.TextIOBase, suffix: str) -> Layout | None:
+def layout_of(lines: io.TextIOBase, suffix: str, delimiter: str | None = None) -> Layout | None:
     r"""Find the layout from the first line that is neither empty nor a comment (#); None if there is no such line.
 
-    The line holds names unless all its fields are numbers.
+    The line holds names unless all its fields are numbers. Without a delimiter, it is found in that line. A space
+    stands for any white space.
 
     Example:
         >>> layout_of(io.StringIO("a;b\n1;2\n"), ".csv")
-        Layout(names=('a', 'b'), delimiter=';', skip=1)
+        Layout(names=('a', 'b'), delimiter=';', skip=1, named=True)
     """
     skip = 0
     while (line := lines.readline(_BLOCK)) and (not line.strip() or line.lstrip().startswith("#")):
@@ -263,13 +268,15 @@ def layout_of(lines: io.TextIOBase, suffix: str) -> Layout | None:
         return None
     if "\0" in line:
         raise ValueError("must be a text file; it holds binary data. Check its suffix.")
-    delimiter = _delimiter(line, suffix)
+    delimiter = _delimiter(line, suffix) if delimiter is None else delimiter
+    delimiter = None if delimiter == " " else delimiter
     fields = line.split() if delimiter is None else next(csv.reader([line], delimiter=delimiter))
     fields = [field.strip() for field in fields]
     defaults = tuple(f"x{i}" for i in range(1, len(fields) + 1))
     if any(map(_is_number, fields)) and all(_is_number(f) or f.lower() in _MISSING for f in fields):
-        return Layout(defaults, delimiter, skip)
-    return Layout(tuple(field or default for field, default in zip(fields, defaults, strict=True)), delimiter, skip + 1)
+        return Layout(defaults, delimiter, skip, named=False)
+    names = tuple(field or default for field, default in zip(fields, defaults, strict=True))
+    return Layout(names, delimiter, skip + 1, named=True)
 
 
 def _delimiter(line: str, suffix: str) -> str | None:
