@@ -25,6 +25,9 @@ distributed = pytest.importorskip("distributed")
 import dask  # noqa: E402
 import pandas as pd  # noqa: E402
 
+# Older versions warn that a client is at hand while threads are asked for.
+pytestmark = pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler:UserWarning")
+
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:

@@ -24,6 +24,9 @@ from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 _JAVA = shutil.which("java") or os.environ.get("JAVA_HOME")
 pytestmark = [
     pytest.mark.skipif(not _JAVA, reason="Spark needs Java: install it, or set JAVA_HOME"),
+    # Older versions leave sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.slow,  # to start Java, Spark and two Python workers takes ten seconds
 ]
 
