@@ -10,10 +10,10 @@ from torch import Tensor
 
 from cramix.distance.sliced import sliced_cramer_squared
 from cramix.fitting import METHODS
-from cramix.fitting.api import Options, conclude, prepare
 from cramix.fitting.descent import Iterate, solution_at
 from cramix.fitting.paper import PaperDescent
 from cramix.fitting.problem import Method, Problem
+from cramix.fitting.solve import Options, conclude, prepare
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.coordinates import in_coordinates
 

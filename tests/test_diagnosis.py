@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from cramix import ConvergenceWarning, fit
-from cramix.fitting.api import Options, prepare
 from cramix.fitting.diagnosis import collapsed, warnings_of
 from cramix.fitting.search import MergeDown
+from cramix.fitting.solve import Options, prepare
 from cramix.mixture.covariance import FAMILIES
 
 D = torch.float64

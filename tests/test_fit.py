@@ -471,7 +471,7 @@ def test_no_iterations_return_the_start_without_a_warning() -> None:
         ({"X": torch.zeros(3, 1, 2)}, r"X must be samples \(n, d\)"),
         ({"X": torch.tensor([[0.0, float("nan")]])}, "X must be finite; got nan"),
         ({"X": 1e160 * torch.eye(4, dtype=D)}, r"X must lie within 1e\+150, .* got 1e\+160"),
-        ({"X": "text"}, "X must hold numbers"),
+        ({"X": np.array(["text"])}, "X must hold numbers"),
         ({"n_components": 0}, "n_components must be an integer >= 1; got 0"),
         ({"n_components": 2.0}, r"n_components must be an integer >= 1; got 2\.0"),
         ({"n_components": 5}, "n_components must be at most the number of samples with a weight, 4; got 5"),

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from cramix import ConvergenceWarning, MultivariateNormalMixture, NormalMixture, fit, select
 from cramix.fitting import MergeDown, Step
-from cramix.fitting.api import Options, prepare
 from cramix.fitting.features import Data
 from cramix.fitting.held_out import Folds, compare
 from cramix.fitting.merge import merged
+from cramix.fitting.solve import Options, prepare
 
 D = torch.float64
 

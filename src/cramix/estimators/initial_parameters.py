@@ -13,8 +13,8 @@ from torch import Tensor
 
 from cramix.arrays import as_tensor
 from cramix.checks import check_finite
-from cramix.fitting.api import Options, solve
 from cramix.fitting.em import ExpectationMaximization
+from cramix.fitting.solve import Options, solve
 from cramix.fitting.starts import STARTS
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates

@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from cramix.arrays import to_numpy
+from cramix.data import Source, is_source_like, source
+from cramix.estimators import file
+from cramix.estimators.incremental import Incremental
 from cramix.estimators.initial_parameters import Given, Start, initial, read_given
 from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_samples
 from cramix.estimators.methods import check_parameters, chosen_method, reads_batches
+from cramix.estimators.per_sample import Of, labels, of_blocks, total_likelihood
 from cramix.estimators.progress import line_printer
 from cramix.fitting import FitResult, Method
-from cramix.fitting.api import Options, solve
 from cramix.fitting.diagnosis import convergence_warning
 from cramix.fitting.outliers import Outliers, find_outliers
+from cramix.fitting.reading import InMemory, read
 from cramix.fitting.samples import n_samples
+from cramix.fitting.solve import Options, solve
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.coordinates import in_coordinates
 from cramix.mixture.weights import draw
 
 try:
-    from sklearn.base import BaseEstimator, DensityMixin
+    from sklearn.base import BaseEstimator, DensityMixin, clone
     from sklearn.utils import check_random_state
     from sklearn.utils.validation import check_is_fitted
 except ImportError:
     raise ImportError("CramerMixture needs scikit-learn >= 1.6. Use: pip install 'cramix[sklearn]'") from None
-
-# Numbers in the offsets of samples to components that are computed at a time.
-_BLOCK = 1 << 22
 
 
 @dataclass(eq=False, repr=False)  # estimators equal only themselves; scikit-learn prints them
@@ -75,6 +80,8 @@ class CramerMixture(DensityMixin, BaseEstimator):
         batch_size: of gradient descent by "adam", "lion" or "rmsprop": samples in a step, which are read where they
             lie, even in a file; None for all.
         method: a name of `cramix.fitting.METHODS`, or one of these classes with settings, in place of an objective.
+        forgetting: of `partial_fit`, the part of their weight that earlier samples lose with each new one: some
+            `1 / forgetting` of the last samples count. 0 forgets nothing.
 
     A start from an existing mixture, or from given means, weights or precisions, is followed by EM without a search.
     Parameters that the chosen method does not have are refused.
@@ -124,10 +131,17 @@ class CramerMixture(DensityMixin, BaseEstimator):
     learning_rate: Any = None
     batch_size: int | None = None
     method: str | Method | None = None
+    forgetting: float = 0.0
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Fit the mixture to samples `(n, d)`, with weights `(n,)` of any positive sum; y is ignored."""
+        """Fit the mixture to samples `(n, d)`, with weights `(n,)` of any positive sum; y is ignored.
+
+        X may also be a source of any size, see `cramix.source`, such as the path of a Parquet file; `sample_weight` is
+        then the name of a column.
+        """
         check_parameters(self)
+        if is_source_like(X):
+            return self._fit_source(source(X, sample_weight=sample_weight))
         x, form = read_samples(self, X, reset=True)
         if self.n_components > len(x):
             raise ValueError(
@@ -150,10 +164,40 @@ class CramerMixture(DensityMixin, BaseEstimator):
                 )
             result = self._solve(rows.double(), mass / mass.max(), given, outliers, n_samples(weights))
             result = replace(result, n_samples=len(x) - len(outliers.rows))
-        self._keep(result, form)
+        self._keep(result, form, weights.sum().item())
         for warning in result.warnings:
             warnings.warn(warning, convergence_warning(), stacklevel=2)
         return self
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Continue the fit with further samples `(n, d)`, which are not needed again; y is ignored.
+
+        It goes on from the last call, from `fit`, or from the first batch, by stepwise EM: one step for each batch.
+        The first 20,000 samples, or ten for each parameter, are kept and searched anew whenever their number has
+        doubled. Earlier samples count as much as new ones, unless `forgetting` is set. `lower_bound_` is then the mean
+        log likelihood of the batch before it was learned from.
+        """
+        check_parameters(self)
+        begun = hasattr(self, "result_")
+        x, form = read_samples(self, X, reset=not begun)
+        weights = read_sample_weight(sample_weight, x)
+        state = self._incremental if begun else Incremental()
+        with torch.no_grad():
+            state, result = (state or Incremental.after(self, self._weight)).updated(self, x, weights, self._searched)
+        self._keep(result, form, incremental=state)
+        for warning in result.warnings:
+            warnings.warn(warning, convergence_warning(), stacklevel=2)
+        return self
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the fitted model to a file, which holds no code, with all that `predict` and `partial_fit` need."""
+        check_is_fitted(self)
+        file.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Self:
+        """Read a model that `save` has written."""
+        return file.load(cls, path)
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
         """Fit the mixture, and return the component of each sample, `(n,)`."""
@@ -161,7 +205,7 @@ class CramerMixture(DensityMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Any:
         """Return the most probable component of each sample, `(n,)`."""
-        return self._each(X, lambda p, x: p.responsibilities(x).argmax(-1))
+        return self._each(X, labels)
 
     def predict_proba(self, X: Any) -> Any:
         """Return the probability of each component given each sample, `(n, k)`."""
@@ -173,6 +217,8 @@ class CramerMixture(DensityMixin, BaseEstimator):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the mean log likelihood of samples, weighted if there are weights; y is ignored."""
+        if is_source_like(X):
+            return self._likelihood_of_source(X, sample_weight)[0]
         if sample_weight is None:
             return float(self.score_samples(X).mean())  # in the dtype of X, as in scikit-learn
         return self._likelihood(X, sample_weight)[0]
@@ -203,6 +249,63 @@ class CramerMixture(DensityMixin, BaseEstimator):
             x[labels == i] = mixture.component(int(i)).sample((int((labels == i).sum()),), generator)
         return self._form.give(x), self._form.give(labels)
 
+    def _fit_source(self, rows: Source) -> Self:
+        """Fit the mixture to a source: to an array where a sample holds all its rows, else in passes."""
+        method, _ = chosen_method(self, None)
+        reading = read(rows, method, self._options(torch.device("cpu")))
+        if isinstance(reading, InMemory):
+            x = reading.X if reading.X.ndim == 2 else reading.X.unsqueeze(-1)
+            self.fit(to_numpy(x), sample_weight=reading.options.sample_weight)
+            self.result_ = replace(vars(self)["result_"], passes=reading.passes, n_bad=reading.n_bad)
+            self._name_features(rows)
+            return self
+        x = reading.rows.rows
+        start, options = self._start(x, read_given(self, x), reading.options)
+        method, _ = chosen_method(self, start)
+        reading = replace(reading, method=method, options=replace(options, init_params=start))  # type: ignore[arg-type]
+        problem = reading.prepare(self.n_components)
+        with torch.no_grad():
+            (result,) = reading.conclude([problem], [method.run(problem)])
+        result = replace(result, mixture=in_coordinates(result.mixture.to(dtype=torch.float64)))
+        self._name_features(rows)
+        self._keep(result, Form(True, rows.dtype, torch.device("cpu")), reading.survey.weight)
+        for warning in result.warnings:
+            warnings.warn(warning, convergence_warning(), stacklevel=3)
+        return self
+
+    def _name_features(self, rows: Source) -> None:
+        """Store the number and the names of the columns, as scikit-learn does for data frames."""
+        self.n_features_in_ = rows.dim
+        if rows.columns is not None:
+            self.feature_names_in_ = np.asarray(rows.columns, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+    def _of_source(self, X: Any, sample_weight: Any = None) -> Source:
+        """Return a source that has the columns of the fitted data."""
+        check_is_fitted(self)
+        rows = source(X, sample_weight=sample_weight)
+        names = getattr(self, "feature_names_in_", None)
+        if rows.dim != self.n_features_in_ or (
+            names is not None and rows.columns is not None and tuple(names) != rows.columns
+        ):
+            listed = ", ".join(rows.columns) if rows.columns else f"{rows.dim}"
+            wanted = ", ".join(names) if names is not None else f"{self.n_features_in_}"
+            raise ValueError(f"X must have the columns of the fit, {wanted}; got {listed}. See cramix.source.")
+        return rows
+
+    def _likelihood_of_source(self, X: Any, sample_weight: Any) -> tuple[float, float]:
+        """Return the mean log likelihood of the rows of a source, and their weight, in one pass."""
+        total = self._of_source(X, sample_weight).sum(partial(total_likelihood, self._mixture()))
+        return total.log_likelihood / total.weight, total.weight
+
+    def _searched(self, x: Tensor, weights: Tensor) -> FitResult:
+        """Return the result of a fit to all samples of the first batches."""
+        model = clone(self)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", convergence_warning())  # the result has them
+            return model.fit(x, sample_weight=weights).result_
+
     def _outliers(self, x: Tensor, weights: Tensor) -> Outliers:
         """Return the samples to leave out, before equal ones are merged: the caller knows them by their index."""
         method, _ = chosen_method(self, None)
@@ -219,22 +322,8 @@ class CramerMixture(DensityMixin, BaseEstimator):
         count: float | None = None,
     ) -> FitResult:
         """Run the method as often as `n_init` asks beyond its own starts, and return the best fit."""
-        options = Options(
-            self.covariance_type,
-            weights,
-            reg_covar=self.reg_covar,
-            generator=self._generator(x.device),
-            progress=line_printer(self.verbose, self.verbose_interval),
-            outliers=outliers,
-            shrinkage=self.shrinkage,
-            n_samples=count,
-        )
-        if self._continues():
-            start: Start = self._last_mixture(x)
-            if self.shrinkage == "auto":
-                options = replace(options, shrinkage=self.shrinkage_)
-        else:
-            start = initial(self.init_params, given, x, self.n_components, options)
+        options = replace(self._options(x.device), sample_weight=weights, outliers=outliers, n_samples=count)
+        start, options = self._start(x, given, options)
         method, times = chosen_method(self, start)
         options, results = replace(options, init_params=start), []
         for i in range(times):
@@ -246,6 +335,24 @@ class CramerMixture(DensityMixin, BaseEstimator):
         losses = [result.history[-1].loss if result.history else math.nan for result in results]
         best = results[losses.index(min(losses, key=lambda loss: (math.isnan(loss), loss)))]
         return replace(best, mixture=best.mixture.to(dtype=torch.float64))
+
+    def _options(self, device: torch.device) -> Options:
+        """Return the options of a fit to data on a device."""
+        return Options(
+            self.covariance_type,
+            reg_covar=self.reg_covar,
+            generator=self._generator(device),
+            progress=line_printer(self.verbose, self.verbose_interval),
+            shrinkage=self.shrinkage,
+        )
+
+    def _start(self, x: Tensor, given: Given, options: Options) -> tuple[Start, Options]:
+        """Return the start of a fit to samples, and its options: those of the last fit if it goes on from there."""
+        if not self._continues():
+            return initial(self.init_params, given, x, self.n_components, options), options
+        if self.shrinkage == "auto":
+            options = replace(options, shrinkage=self.shrinkage_)
+        return self._last_mixture(x), options
 
     def _continues(self) -> bool:
         return bool(self.warm_start) and hasattr(self, "result_")
@@ -259,8 +366,8 @@ class CramerMixture(DensityMixin, BaseEstimator):
             )
         return last.to(x)
 
-    def _keep(self, result: FitResult, form: Form) -> None:
-        """Store the fitted attributes."""
+    def _keep(self, result: FitResult, form: Form, weight: float = 0.0, incremental: Incremental | None = None) -> None:
+        """Store the fitted attributes, with the weight of the samples or the state of `partial_fit`."""
         mixture = in_coordinates(result.mixture)
         model = mixture.to_sklearn()
         names = "weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_"
@@ -273,7 +380,8 @@ class CramerMixture(DensityMixin, BaseEstimator):
             )
         for name, x in values.items():
             setattr(self, name, x)
-        self._form, self.result_, self.history_ = form, result, result.history
+        self._form, self._weight, self._incremental = form, weight, incremental
+        self.result_, self.history_ = result, result.history
         self.mixture_ = mixture.to(form.dtype)
         self.converged_, self.n_iter_, self.lower_bound_ = result.converged, result.n_iter, result.log_likelihood
         self.shrinkage_ = result.shrinkage
@@ -284,16 +392,20 @@ class CramerMixture(DensityMixin, BaseEstimator):
         """Return the number of free parameters, under the name scikit-learn has for it."""
         return self.mixture_.n_parameters
 
-    def _each(self, X: Any, of: Callable[[MultivariateNormalMixture, Tensor], Tensor]) -> Any:
+    def _each(self, X: Any, of: Of) -> Any:
         """Return something of each sample, in the form they came in."""
+        if is_source_like(X):
+            return self._of_source(X).map(partial(of_blocks, self._mixture(), of))
         x, form = self._read(X)
-        return form.give(self._of_blocks(x, of))
+        return form.give(of_blocks(self._mixture(), of, x))
 
     def _likelihood(self, X: Any, sample_weight: Any) -> tuple[float, float]:
         """Return the mean log likelihood, and the number of samples."""
+        if is_source_like(X):
+            return self._likelihood_of_source(X, sample_weight)
         x, _ = self._read(X)
         weights = read_sample_weight(sample_weight, x)
-        likelihood = self._of_blocks(x, MultivariateNormalMixture.log_prob).to(x.device)
+        likelihood = of_blocks(self._mixture(), MultivariateNormalMixture.log_prob, x).to(x.device)
         # Samples without weight may lie anywhere, and large weights must not overflow.
         shares, likelihood = weights / weights.max(), torch.where(weights > 0, likelihood, 0)
         return (shares @ likelihood / shares.sum()).item(), weights.sum().item()
@@ -301,11 +413,6 @@ class CramerMixture(DensityMixin, BaseEstimator):
     def _read(self, X: Any) -> tuple[Tensor, Form]:
         check_is_fitted(self)
         return read_samples(self, X, reset=False)
-
-    def _of_blocks(self, x: Tensor, of: Callable[[MultivariateNormalMixture, Tensor], Tensor]) -> Tensor:
-        mixture = self._mixture()
-        rows = max(1, _BLOCK // mixture.means.numel())
-        return torch.cat([of(mixture, part.to(mixture.means)) for part in x.split(rows)])
 
     def _mixture(self) -> MultivariateNormalMixture:
         """Return the fitted mixture in float64."""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from cramix.fitting.api import METHODS, fit
+from cramix.fitting.api import fit
 from cramix.fitting.compression import compress
 from cramix.fitting.descent import GradientDescent, Iterate, descend
 from cramix.fitting.diagnosis import convergence_warning
@@ -15,6 +15,7 @@ from cramix.fitting.result import FitResult, Step
 from cramix.fitting.search import MergeDown
 from cramix.fitting.selection import Selection, select
 from cramix.fitting.sliced_wasserstein import SlicedWasserstein
+from cramix.fitting.solve import METHODS
 from cramix.fitting.wfr import WassersteinFisherRao
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from cramix.checks import check_integer, check_number
-from cramix.fitting.api import Options, solve
 from cramix.fitting.descent import GradientDescent
 from cramix.fitting.problem import Method
 from cramix.fitting.search import MergeDown
+from cramix.fitting.solve import Options, solve
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates
 from cramix.mixture.covariance import runnalls_cost

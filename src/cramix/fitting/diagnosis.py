@@ -13,6 +13,7 @@ from cramix.fitting.problem import (
     FAR,
     NO_ITERATIONS,
     OUT_OF_ITERATIONS,
+    OUT_OF_PASSES,
     Problem,
     Solution,
     constant,
@@ -83,7 +84,7 @@ def warnings_of(problem: Problem, solution: Solution, narrow: Tensor, *, can_shr
         yield f"{of} have collapsed: apart from reg_covar they have no variance in some direction. {cause}"
     elif _has_own_covariances(problem) and not solution.shrinkage and not _regularized(problem):
         yield from _unsupported(problem, solution, can_shrink)
-    if not solution.converged and solution.reason != NO_ITERATIONS:
+    if not solution.converged and solution.reason not in (NO_ITERATIONS, OUT_OF_PASSES):
         stopped = f"{_NOT_CONVERGED}. "
         if solution.reason == OUT_OF_ITERATIONS:
             stopped += "Try different init parameters, or increase max_iter, tol, or check for degenerate data."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -14,7 +14,7 @@ from cramix.checks import check_integer, check_number
 from cramix.fitting.features import Data
 from cramix.fitting.problem import NO_ITERATIONS, OUT_OF_ITERATIONS, Components, Method, Problem, Solution
 from cramix.fitting.starts import draw_starts
-from cramix.mixture.covariance import Prior
+from cramix.mixture.covariance import Family, Prior
 
 # The longest first extrapolation in steps, the factor by which that limit grows after a gain and shrinks after a loss,
 # and its minimum.
@@ -131,10 +131,6 @@ def polish(
 ) -> Outcome:
     """Take EM steps with extrapolation until a step gains less than `tol`.
 
-    Near an optimum steps shrink by a constant factor, which is close to one where components overlap. After two steps,
-    SQUAREM (Varadhan and Roland 2008) extrapolates to where they seem to lead, and keeps that point only if its mean
-    log likelihood is higher.
-
     Args:
         data: the target.
         sums: the start, `(1, k, F)`.
@@ -146,16 +142,54 @@ def polish(
     """
     if max_iter == 0:
         return maximize(data, sums, 0, prior=prior)
-    history = list[float]()
     # On a GPU a leap is computed before the host reads anything, for which it has to wait, unless a step takes longer.
-    ahead = sums.is_cuda and not data.is_large
+    polishing = polishing_of(data.family, sums, max_iter, tol, watch, prior, ahead=sums.is_cuda and not data.is_large)
+    point = next(polishing)
+    while True:
+        try:
+            try:
+                point = polishing.send(data.step(point, prior))
+            except torch.linalg.LinAlgError as error:
+                point = polishing.throw(error)
+        except StopIteration as end:
+            return end.value
 
-    def step(point: Tensor) -> tuple[Tensor, Tensor]:
+
+def polishing_of(
+    family: Family,
+    sums: Tensor,
+    max_iter: int,
+    tol: float,
+    watch: Callable[[float], None],
+    prior: Prior | None,
+    ahead: bool = False,
+) -> Generator[Tensor, tuple[Tensor, Tensor], Outcome]:
+    """Yield points `(1, k, F)` to take an EM step at, and return the outcome; see `polish` for the arguments.
+
+    The caller sends back the sums after the step and the mean log likelihood before it, `(1,)`, or throws a
+    LinAlgError if the point is no valid mixture. Steps may thus be passes over data of any size.
+
+    Near an optimum steps shrink by a constant factor, which is close to one where components overlap. After two steps,
+    SQUAREM (Varadhan and Roland 2008) extrapolates to where they seem to lead, and keeps that point only if its mean
+    log likelihood is higher.
+
+    Args:
+        family: the kind of covariances.
+        sums: the start, `(1, k, F)`.
+        max_iter: the largest number of steps, at least 1.
+        tol: gain at which to stop.
+        watch: called with the mean log likelihood before each step.
+        prior: pseudo-samples.
+        ahead: whether to step at an extrapolated point before the likelihoods of the others are read.
+    """
+    history = list[float]()
+
+    def step(point: Tensor) -> Generator[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Return the sums after a step, and the log likelihood before it with, if there is one, the log prior."""
-        following, value = data.step(point, prior)
+        following, value = yield point
         if prior is not None and prior.moments is not None:
-            _, means, values = data.family.parameters(point, prior)
-            value = torch.cat((value, data.family.log_prior(means, values, prior)))
+            _, means, values = family.parameters(point, prior)
+            value = torch.cat((value, family.log_prior(means, values, prior)))
         return following, value
 
     def note(value: list[float]) -> None:
@@ -167,14 +201,14 @@ def polish(
         return Outcome(following, likelihood, len(history), converged, prior, tuple(history))
 
     longest = _FIRST
-    first, at_start = step(sums)
+    first, at_start = yield from step(sums)
     value = at_start.tolist()
     note(value)
     while len(history) < max_iter:
-        second, at_first = step(first)
+        second, at_first = yield from step(first)
         leap = _Leap.of(sums, first, second, longest)
         if ahead:
-            landing, at_landing = step(leap.point)
+            landing, at_landing = yield from step(leap.point)
             (length, farther), first_value, there = _read(leap.numbers, at_first, at_landing)
         else:
             (length, farther), first_value = _read(leap.numbers, at_first)
@@ -186,12 +220,14 @@ def polish(
             continue
         if not ahead:
             try:
-                landing, at_landing = step(leap.point)
+                landing, at_landing = yield from step(leap.point)
                 there = at_landing.tolist()
             except torch.linalg.LinAlgError:  # no valid mixture
                 there = [-torch.inf]
         if math.isfinite(sum(there)):
             note(there)
+        if 0 <= sum(there) - sum(value) < tol:  # farther than a step, and yet no gain
+            return outcome(landing, leap.point, there, True)
         if sum(there) >= sum(value):
             sums, value, first = leap.point, there, landing
             longest = longest * _GROWTH if length == longest else longest

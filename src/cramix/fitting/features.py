@@ -44,6 +44,11 @@ def is_small(n: int, family: Family) -> bool:
     return n * family.count <= _SMALL
 
 
+def without_empty(new: Tensor, sums: Tensor) -> Tensor:
+    """Return sums `(B, k, F)` after a step in which components that have lost all their samples keep their shape."""
+    return torch.where(new[..., :1] < LEAST_WEIGHT, LEAST_WEIGHT / sums[..., :1] * sums, new)
+
+
 class Data:
     """Samples with weights that sum to one, as features of a family.
 
@@ -143,8 +148,7 @@ class Data:
         if self._fused is not None and sums.shape[-2] <= MOST_COMPONENTS:
             return self._fused(sums, self.weights, prior)
         new, likelihood = self.expect(self.family.coefficients(*self.family.parameters(sums, prior)))
-        empty = new[..., :1] < LEAST_WEIGHT
-        return torch.where(empty, LEAST_WEIGHT / sums[..., :1] * sums, new), likelihood
+        return without_empty(new, sums), likelihood
 
     def expect(self, coefficients: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sums of features weighted by responsibilities, and the mean log likelihood, `(B,)`.

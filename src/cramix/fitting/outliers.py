@@ -32,6 +32,7 @@ class Outliers(NamedTuple):
         deviations: the largest distance from the other samples, in their standard deviations.
         n_samples: number of all samples.
         dim: number of all columns.
+        indexed: whether the caller knows samples by these indices.
     """
 
     rows: tuple[int, ...] = ()
@@ -39,6 +40,7 @@ class Outliers(NamedTuple):
     deviations: float = 0.0
     n_samples: int = 0
     dim: int = 0
+    indexed: bool = True
 
     @property
     def warning(self) -> str:
@@ -47,11 +49,35 @@ class Outliers(NamedTuple):
         far = f"{self.deviations:.2g} standard deviations from the others"
         if self.dim > 1:
             far += f" in {listed('column', self.columns)}"
+        where = f": {listed('row', self.rows)}" if self.indexed else ""
         return (
             f"{len(self.rows)} of {self.n_samples} samples {'lies' if one else 'lie up to'} {far}, and "
-            f"{'was' if one else 'were'} left out of the fit: {listed('row', self.rows)}. "
-            f"Check or remove {'it' if one else 'them'}."
+            f"{'was' if one else 'were'} left out of the fit{where}. Check or remove {'it' if one else 'them'}."
         )
+
+
+class Bounds(NamedTuple):
+    """How far samples may lie from a centre, `(c,)`, in some columns, `(c,)`, without being outliers, `(c,)`."""
+
+    columns: Tensor
+    centre: Tensor
+    reach: Tensor
+
+    @classmethod
+    def between(cls, x: Tensor, outliers: Outliers) -> Bounds | None:
+        """Return bounds that hold all samples `(n, d)` but the outliers; None if there are none."""
+        if not outliers.rows:
+            return None
+        columns = torch.tensor(outliers.columns)
+        kept = torch.ones(len(x), dtype=torch.bool).index_fill(0, torch.tensor(outliers.rows), False)
+        rest = x[kept][:, columns].double()
+        centre = rest.median(0).values
+        # Outliers are at least three times as far from the median as any other sample.
+        return cls(columns, centre, 2 * (rest - centre).abs().amax(0))
+
+    def hold(self, x: Tensor) -> Tensor:
+        """Return which samples `(n, d)` lie within, `(n,)`."""
+        return ((x[:, self.columns].double() - self.centre).abs() <= self.reach).all(-1)
 
 
 def listed(what: str, indices: tuple[int, ...]) -> str:

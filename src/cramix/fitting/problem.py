@@ -25,8 +25,10 @@ from cramix.mixture.covariance import Family, Prior, Spherical
 FAR, _FARTHEST = 30, 1e5
 # The least variance, relative to that of the data, that float64 resolves.
 _LEAST_FLOOR = 1e-12
-# Reasons to stop before a method has converged: all steps are taken, or none was asked for.
+# Reasons to stop before a method has converged: all steps are taken, none was asked for, or a source must not be read
+# again.
 OUT_OF_ITERATIONS, NO_ITERATIONS = "max_iter was reached", "max_iter is 0"
+OUT_OF_PASSES = "max_passes was reached"
 
 
 class Units(NamedTuple):

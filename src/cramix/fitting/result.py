@@ -46,6 +46,8 @@ class FitResult:
         warnings: what is wrong with the fit, in words; empty if nothing is.
         outliers: indices of the samples that were left out of the fit because they lie absurdly far out.
         shrinkage: of the covariances, chosen or given.
+        passes: how often the source was read; None for data in memory.
+        n_bad: number of rows of a source that were skipped because they could not be used.
     """
 
     mixture: NormalMixture | MultivariateNormalMixture
@@ -61,6 +63,8 @@ class FitResult:
     warnings: tuple[str, ...] = ()
     outliers: tuple[int, ...] = field(default=(), repr=False)  # in the warnings
     shrinkage: float = 0.0
+    passes: int | None = None
+    n_bad: int = field(default=0, repr=False)
 
     @property
     def bic(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,6 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_integer
-from cramix.fitting.api import Options, conclude, prepare
 from cramix.fitting.diagnosis import convergence_warning
 from cramix.fitting.em import maximize
 from cramix.fitting.features import Data
@@ -28,8 +28,10 @@ from cramix.fitting.held_out import (
 )
 from cramix.fitting.merge import PLACING, drawn, merged_to, priors
 from cramix.fitting.problem import Problem
+from cramix.fitting.reading import Reading, read
 from cramix.fitting.result import FitResult, Step
 from cramix.fitting.search import MergeDown, comparable, search_dtype
+from cramix.fitting.solve import Options
 from cramix.fitting.threads import threads_for
 
 # Fits to all samples in a batch.
@@ -120,6 +122,8 @@ def select(
     shrinkage: float | str = "auto",
     generator: torch.Generator | None = None,
     progress: Callable[[Step], None] | None = None,
+    max_passes: int | None = None,
+    checkpoint: str | os.PathLike | None = None,
 ) -> Selection:
     """Fit mixtures with several numbers of components, to choose one by BIC or by a held-out likelihood.
 
@@ -133,10 +137,11 @@ def select(
     fits, and if a collapsed fit with a better criterion was passed over.
 
     Args:
-        X: samples `(n, d)` or `(n,)`: a tensor, a NumPy array, or a table of pandas or Polars.
+        X: samples `(n, d)` or `(n,)`: a tensor, a NumPy array, or a table of pandas or Polars; or a source of any size,
+            see `cramix.source`. Fits with all numbers share the passes over a source.
         n_components: the numbers to try.
         covariance_type: "full", "tied", "diag" or "spherical".
-        sample_weight: weights of the samples, `(n,)`, with any positive sum.
+        sample_weight: weights of the samples, `(n,)`, with any positive sum; for a source, the name of a column.
         folds: number of parts, each of which is set aside in turn to score fits to the others. None sets aside
             quarters until 500 samples have a score, or all; 0 gives no scores, but with few samples still chooses
             the shrinkage by quarters.
@@ -144,6 +149,8 @@ def select(
         shrinkage: as in `fit`: "auto", or a number for all fits, 0 for plain maximum likelihood.
         generator: for starts and folds.
         progress: called with each `Step`.
+        max_passes: for a source, how often it may be read, as in `fit`.
+        checkpoint: for a source, a file that keeps the passes that are done, as in `fit`.
 
     Example:
         >>> g = torch.Generator().manual_seed(0)
@@ -156,17 +163,20 @@ def select(
     """
     wanted = _wanted(n_components)
     options = Options(covariance_type, sample_weight, None, reg_covar, generator, progress, shrinkage=shrinkage)
-    problem = prepare(X, wanted[0], MergeDown(), options)
+    reading = read(X, MergeDown(), options, max_passes, checkpoint, f"select {wanted} {folds}")
+    problem = reading.prepare(wanted[0])
     _check_folds(folds, wanted[0], problem)
     with torch.no_grad(), threads_for(problem):
-        results, scores = _fits(problem, wanted, folds)
+        results, scores = _fits(reading, problem, wanted, folds)
     selection = Selection(dict(sorted(results.items())), dict(sorted(scores.items())))
     for text in _warnings(problem, selection):
         warnings.warn(text, convergence_warning(), stacklevel=2)
     return selection
 
 
-def _fits(problem: Problem, wanted: list[int], folds: int | None) -> tuple[dict[int, FitResult], dict[int, Score]]:
+def _fits(
+    reading: Reading, problem: Problem, wanted: list[int], folds: int | None
+) -> tuple[dict[int, FitResult], dict[int, Score]]:
     """Return fits with each number of components, and the held-out scores of those that have one."""
     method = MergeDown()
     rows = method.subset(problem)
@@ -191,11 +201,12 @@ def _fits(problem: Problem, wanted: list[int], folds: int | None) -> tuple[dict[
             starts.append(_from_all(part, data, found))
         candidates[k] = torch.cat(starts)
     shrinkage = _shared_shrinkage(problems, choices, scored)
-    results = {}
+    solutions = []
     for part in problems:
         strength = min(shrinkage, strongest(part)) if part.shrinkage is None else part.shrinkage
         fits = comparable(part, data, candidates[part.n_components], strength)
-        results[part.n_components] = conclude(part, method.finish(part, rows, data, [fits], strength))
+        solutions.append(method.finish(part, rows, data, [fits], strength))
+    results = dict(zip(wanted, reading.conclude(problems, solutions), strict=True))
     return results, {} if folds == 0 else _scores(problem, parts, scored, results)
 
 

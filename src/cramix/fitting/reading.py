@@ -1,0 +1,279 @@
+"""Samples that are fitted where they lie: in memory, or in a source that is read in passes.
+
+Of a source, the first pass draws a sample. Where that holds all rows, the fit is the one to an array. Otherwise the
+search runs on the sample, and further passes continue it over all rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from cramix.checks import check_integer
+from cramix.data import is_source_like, source
+from cramix.data.source import Source
+from cramix.data.survey import Extremes, Rows, Survey
+from cramix.fitting.checkpoint import Checkpoint
+from cramix.fitting.em import ExpectationMaximization
+from cramix.fitting.outliers import Bounds, Outliers, find_outliers
+from cramix.fitting.passes import Passes, Start, refine
+from cramix.fitting.problem import OUT_OF_PASSES, Method, Problem, Solution
+from cramix.fitting.result import FitResult, Step
+from cramix.fitting.search import MergeDown, search_dtype
+from cramix.fitting.solve import Options, conclude, prepare
+from cramix.fitting.stepwise import sums_at
+
+# Rows of the sample, and passes by default.
+SAMPLE, _MOST_PASSES = 1_000_000, 10
+# A fit to n rows has a statistical error of `parameters / (2 n)` in its mean log likelihood. Passes end when they gain
+# less than this fraction of it.
+_OF_ERROR = 0.1
+# Components with less variance in some direction, relative to the data, need passes in float64.
+_NARROW = 1e-2
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Samples in memory, or a mixture.
+
+    Args:
+        X: the samples, as `fit` takes them.
+        method: of the fit.
+        options: of the fit.
+        passes: that it took to read them; None if they were in memory.
+        n_bad: rows that were skipped.
+    """
+
+    X: Any
+    method: Method
+    options: Options
+    passes: int | None = None
+    n_bad: int = 0
+
+    def prepare(self, n_components: int) -> Problem:
+        """Return the problem of a fit with so many components."""
+        return prepare(self.X, n_components, self.method, self.options)
+
+    def conclude(self, problems: Sequence[Problem], solutions: Sequence[Solution]) -> list[FitResult]:
+        """Return solutions of problems as results."""
+        refuse = self.options.reg_covar == 0
+        found = [conclude(*pair, refuse_collapse=refuse) for pair in zip(problems, solutions, strict=True)]
+        return [replace(result, passes=self.passes, n_bad=self.n_bad) for result in found]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A source with more rows than its sample.
+
+    Args:
+        passes: over the source, of which the first is done.
+        survey: what that has told.
+        method: of the fit, which maximises the likelihood.
+        options: of the fit.
+        checkpoint: to remove when it is done.
+        rows: of the sample, without outliers.
+        outliers: that are left out.
+        bounds: of all other rows.
+    """
+
+    passes: Passes
+    survey: Survey
+    method: MergeDown | ExpectationMaximization
+    options: Options
+    checkpoint: Checkpoint | None
+    rows: Rows
+    outliers: Outliers
+    bounds: Bounds | None
+
+    def prepare(self, n_components: int) -> Problem:
+        """Return the problem of a fit with so many components to the sample."""
+        source = self.passes.source
+        x = self.rows.rows[:, 0] if source.univariate else self.rows.rows
+        options = replace(
+            self.options,
+            sample_weight=self.rows.weights if source.weighted else None,
+            outliers=self.outliers,
+            n_samples=self.survey.n_samples,
+        )
+        return prepare(x, n_components, self.method, options)
+
+    def conclude(self, problems: Sequence[Problem], solutions: Sequence[Solution]) -> list[FitResult]:
+        """Continue fits to the sample over all rows, and return them as results."""
+        if self.passes.left:
+            solutions = self._refined(problems, solutions)
+        refuse = self.options.reg_covar == 0
+        results = []
+        for problem, solution in zip(problems, solutions, strict=True):
+            result = conclude(problem, solution, refuse_collapse=refuse)
+            warnings = result.warnings + tuple(self._warnings(result))
+            results.append(
+                replace(
+                    result,
+                    n_samples=self.survey.n_rows - len(self.outliers.rows),
+                    warnings=warnings,
+                    outliers=self.outliers.rows if self.outliers.indexed else (),
+                    passes=self.passes.count,
+                    n_bad=self.survey.n_bad,
+                )
+            )
+        if self.checkpoint is not None:
+            self.checkpoint.remove()
+        return results
+
+    def _refined(self, problems: Sequence[Problem], solutions: Sequence[Solution]) -> list[Solution]:
+        starts = [self._start(problem, solution) for problem, solution in zip(problems, solutions, strict=True)]
+        outcomes = refine(self.passes, starts, problems[0].units, _dtype(problems, solutions), self.bounds)
+        found = []
+        for problem, solution, outcome in zip(problems, solutions, outcomes, strict=True):
+            new = outcome.solution(problem)
+            reason = new.reason if outcome.converged else OUT_OF_PASSES
+            likelihood = outcome.log_likelihood.item()
+            found.append(new._replace(reason=reason, shrinkage=solution.shrinkage, log_likelihood=likelihood))
+        return found
+
+    def _start(self, problem: Problem, solution: Solution) -> Start:
+        family = problem.family
+        sums = sums_at(family, solution.components)
+        prior = problem.shrinkage_prior(solution.shrinkage, 1)
+        if math.isfinite(solution.shrinkage):
+            prior = family.completed(prior, sums)  # a fixed one: otherwise steps would maximise nothing
+
+        def watch(log_likelihood: float) -> None:
+            problem.note_likelihood("pass over all rows", problem.n_components, log_likelihood)
+
+        error = family.n_parameters(problem.n_components) / (2 * self.survey.n_samples)
+        return Start(family, sums, max(self.method.tol, _OF_ERROR * error), prior, watch)
+
+    def _warnings(self, result: FitResult) -> list[str]:
+        n, size = self.survey.n_rows, len(self.rows)
+        if self.passes.count == 1:
+            loss = result.n_parameters / 2 * (1 / size - 1 / n)
+            cure = "Increase max_passes" if self.passes.source.repeatable else "Give a source that can be read again"
+            return [
+                f"The fit is to a sample of {size:,} of {n:,} rows. Its mean log likelihood is expected to be "
+                f"{loss:.2g} below that of a fit to all rows ({result.n_parameters:.0f} parameters / 2, times the "
+                f"difference of 1 / rows). {cure}."
+            ]
+        if not result.converged and result.reason == OUT_OF_PASSES:
+            return [
+                "Best performing initialization did not converge. It stopped after "
+                f"{self.passes.count} passes over the data. Increase max_passes, or tol of the method."
+            ]
+        return []
+
+
+Reading = InMemory | Sampled
+
+
+def read(
+    X: Any,
+    method: Method,
+    options: Options,
+    max_passes: int | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    task: str = "",
+    sample: int = SAMPLE,
+) -> Reading:
+    """Return samples in memory, or a source after its first pass.
+
+    Args:
+        X: as `fit` takes it.
+        method: of the fit.
+        options: of the fit.
+        max_passes: the largest number of passes over a source; None for the default.
+        checkpoint: a file for finished passes over a source; None without.
+        task: what else determines the fit, for the checkpoint.
+        sample: the largest number of rows in memory.
+    """
+    if not is_source_like(X):
+        _check_in_memory(max_passes=max_passes, checkpoint=checkpoint)
+        return InMemory(X, method, options)
+    rows = source(X, sample_weight=options.sample_weight)
+    most = _MOST_PASSES if max_passes is None else max_passes
+    check_integer("max_passes", most, 1)
+    seed = _seed(options.generator)
+    kept = (
+        None
+        if checkpoint is None
+        else Checkpoint(checkpoint, _fingerprint(rows, options, f"{task} {method} {sample} {seed}"))
+    )
+    passes = Passes(rows, most, _reporter(options), kept)
+    survey = passes.survey(sample, seed)
+    if not survey.sampled:
+        found = survey.sample.rows
+        if kept is not None:
+            kept.remove()
+        x = found.rows[:, 0] if rows.univariate else found.rows
+        options = replace(options, sample_weight=found.weights if rows.weighted else None)
+        return InMemory(x, method, options, 1, survey.n_bad)
+    if not isinstance(method, MergeDown | ExpectationMaximization):
+        raise ValueError(
+            f'method="{method.name}" fits up to {sample:,} rows; got {survey.n_rows:,}. Use "merge" or "em", or fit a '
+            "sample of the rows."
+        )
+    inner, outliers, bounds = _without_outliers(survey, indexed=rows.n_rows is not None)
+    survey = replace(survey, sample=replace(survey.sample, parts=()), extremes=Extremes())  # which take memory
+    return Sampled(passes, survey, method, options, kept, inner, outliers, bounds)
+
+
+def _without_outliers(survey: Survey, *, indexed: bool) -> tuple[Rows, Outliers, Bounds | None]:
+    """Return the rows of the sample without outliers, those of all rows, and the bounds of the others.
+
+    Outliers need not be in the sample, but they are among the extremes.
+    """
+    sample, extremes = survey.sample.rows, survey.extremes.rows
+    if extremes is None:
+        return sample, Outliers(), None
+    others = extremes[~torch.isin(extremes.positions, sample.positions)]
+    every = Rows.cat([sample, others])
+    shares = torch.cat((sample.weights * (survey.n_rows / len(sample)), others.weights))
+    found = find_outliers(every.rows, shares / shares.max(), keep=len(sample) // 2)
+    bounds = Bounds.between(every.rows, found)
+    if bounds is None:
+        return sample, Outliers(), None
+    rows = tuple(sorted(every.positions[list(found.rows)].tolist()))
+    outliers = found._replace(rows=rows, n_samples=survey.n_rows, indexed=indexed)
+    return sample[bounds.hold(sample.rows)], outliers, bounds
+
+
+def _dtype(problems: Sequence[Problem], solutions: Sequence[Solution]) -> torch.dtype:
+    """Return float32 if its rounding is far below the variances of all components in all directions."""
+    for problem, solution in zip(problems, solutions, strict=True):
+        _, means, values = solution.components
+        if bool(problem.family.narrower(values, torch.full_like(means, _NARROW)).any()):
+            return torch.float64
+    return search_dtype(problems[0].data)
+
+
+def _check_in_memory(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{name} is for sources that are read in passes; got {value!r} for data in memory.")
+
+
+def _fingerprint(rows: Source, options: Options, task: str) -> str:
+    """Return a hash of everything that determines the passes."""
+    start = options.init_params
+    chosen = start if start is None or isinstance(start, str) else repr((start.weights, start.means))
+    settings = options.covariance_type, chosen, options.reg_covar, options.relative_reg_covar, options.shrinkage
+    return hashlib.sha256(repr((rows.fingerprint(), settings, rows.skip_bad, task)).encode()).hexdigest()
+
+
+def _reporter(options: Options) -> Callable[[str], None] | None:
+    if options.progress is None:
+        return None
+    progress, began = options.progress, time.perf_counter()
+    return lambda text: progress(Step(text, 0, math.nan, time.perf_counter() - began))
+
+
+def _seed(generator: torch.Generator | None) -> int:
+    """Return a number that follows from the state of a generator, without a change: the search is that for an array."""
+    state = torch.get_rng_state() if generator is None else generator.get_state()
+    return int.from_bytes(hashlib.sha256(state.cpu().numpy().tobytes()).digest()[:8], "little")
