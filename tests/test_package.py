@@ -28,6 +28,14 @@ def test_import_loads_torch_numpy_and_nothing_else() -> None:
     assert not {m for m in others if m.startswith(("torch._dynamo", "torch._inductor", "torch.onnx"))}
 
 
+def test_clusters_are_known_by_the_type_of_their_data() -> None:
+    """To see that rows are not those of Dask or Spark loads neither of them."""
+    loaded = run(
+        "import sys, cramix.data; cramix.data.source([1.0, 2.0]);print('dask' in sys.modules, 'pyspark' in sys.modules)"
+    )
+    assert loaded.split() == ["False", "False"]
+
+
 def test_import_changes_no_global_state() -> None:
     state = """
 def state():

@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from cramix.arrays import to_numpy
-from cramix.data.source import BATCH_ROWS, BadRowsError, Batch, Function, Progress, S, Source, good
+from cramix.data.source import BadRowsError, Batch, Function, Progress, S, Source, good, rows_at_a_time
 
-# Numbers in a batch, at most: rows of many columns come in smaller batches.
-_NUMBERS = 1 << 22
 # Seconds to wait for threads after an error. A read that blocks for longer is left to end by itself.
 _PATIENCE = 5.0
 
@@ -79,7 +77,7 @@ class LocalSource(Source):
 
     def rows_at_a_time(self) -> int:
         """Return the number of rows of a batch."""
-        return self.batch_rows or max(1, min(BATCH_ROWS, _NUMBERS // self.dim))
+        return self.batch_rows or rows_at_a_time(self.dim)
 
     def _total(self, function: Function[S], progress: Progress | None, strict: bool) -> S:
         self._begin()

@@ -81,7 +81,7 @@ class MemorySource(LocalSource):
         """Return the chosen columns of a data frame, and its weights."""
         if column_names(X) != tuple(X.columns):
             X = X.rename(columns=str)
-        columns = [_column(X[name]) for name in X.columns] if X.columns.is_unique else []
+        columns = [column_of(X[name]) for name in X.columns] if X.columns.is_unique else []
         if not columns:
             raise ValueError("X must have columns of different names.")
         given = options.sample_weight
@@ -179,7 +179,7 @@ def _numbers(values: Any, start: int, end: int, dtype: torch.dtype) -> Tensor:
     return as_tensor("X", some).detach().cpu().to(dtype)
 
 
-def _column(x: Any) -> Column:
+def column_of(x: Any) -> Column:
     """Return what a column of a data frame holds; one of objects may hold numbers."""
     try:
         small = as_tensor("X", x.iloc[:1]).dtype == torch.float32

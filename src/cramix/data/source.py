@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-# Rows that are read at a time.
-BATCH_ROWS = 1 << 16
+# Rows that are read at a time, and the numbers in them, at most.
+BATCH_ROWS, _NUMBERS = 1 << 16, 1 << 22
 # Positions in parts whose number of rows is unknown are this far apart.
 _PART = 1 << 40
 
@@ -60,6 +60,11 @@ class Place(NamedTuple):
 def position(part: int, row: int = 0) -> int:
     """Return the position of a row of a part if the numbers of rows of earlier parts are unknown."""
     return part * _PART + row
+
+
+def rows_at_a_time(dim: int) -> int:
+    """Return the number of rows of a batch: fewer if they have many columns."""
+    return max(1, min(BATCH_ROWS, _NUMBERS // dim))
 
 
 class Sum(Protocol):
