@@ -236,9 +236,7 @@ def read(
     if rows.repeatable:
         survey = passes.survey(sample, seed)
     else:
-        survey, stepwise = passes.survey_and_fit(
-            sample, seed, lambda survey: _searched(survey, wanted, method, options)
-        )
+        survey, stepwise = passes.survey_and_fit(sample, seed, partial(_searched, wanted, method, options))
     if not survey.sampled:
         found = survey.sample.rows
         if kept is not None:
