@@ -129,7 +129,7 @@ class Passes:
         self.count, progress = 1, self._progress()
         survey, fits, begun = Survey(Sample(size, seed)), dict[int, Stepwise](), False
         with torch.no_grad():
-            for batch in self.source.batches():
+            for batch in _cut(self.source.batches(), size):
                 survey = survey.with_batch(batch)
                 weights = Rows.of(batch).weights
                 if bool((weights > 0).any()):
@@ -178,6 +178,19 @@ class Passes:
             report(text)
 
         return progress
+
+
+def _cut(batches: Iterator[Batch], rows: int) -> Iterator[Batch]:
+    """Yield batches, the one in which so many rows end in two pieces."""
+    for batch in batches:
+        n, weights = len(batch.rows), batch.weights
+        if 0 < rows < n:
+            head, tail = (None, None) if weights is None else (weights[:rows], weights[rows:])
+            yield Batch(batch.rows[:rows], head, batch.position, batch.place, batch.bad)
+            yield Batch(batch.rows[rows:], tail, batch.position + rows, batch.place.after(rows))
+        else:
+            yield batch
+        rows -= n
 
 
 class Start(NamedTuple):
