@@ -68,8 +68,9 @@ def sliced_cramer_squared(
         tensor(0.2398)
     """
     check_backend(backend)
-    check_options(directions, normalization, tolerance)
-    if isinstance(p, SliceSketch) or isinstance(q, SliceSketch):
+    with_sketch = isinstance(p, SliceSketch) or isinstance(q, SliceSketch)
+    check_options(None if with_sketch else directions, normalization, tolerance)
+    if with_sketch:
         losses = _with_sketch(p, q, directions, target_self_energy, block)
         total, dim = _not_negative(losses.sum(-1)), (p if isinstance(p, SliceSketch) else q).dim
         return total if normalization == "sum" else _normalized(total / losses.shape[-1], normalization, dim)

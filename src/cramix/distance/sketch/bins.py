@@ -73,7 +73,8 @@ def rest(shares: Tensor, places: Tensor) -> Tensor:
         if i:
             square += 2 * share * (shares[:i] * (0.5 - torch.maximum(places[:i], place))).sum(0)
     moments = torch.stack([(shares * places**k).sum(0) for k in range(4)])
-    return (square - torch.stack(_coefficients(moments)).square().sum(0)).clamp_min(0)
+    unfitted = square - torch.stack(_coefficients(moments)).square().sum(0)
+    return torch.where(unfitted > 1e-15 * shares.abs().sum(0).square(), unfitted, 0)  # the rest of that is rounding
 
 
 def smoothness(moments: Tensor) -> Tensor:

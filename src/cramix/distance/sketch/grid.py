@@ -78,5 +78,5 @@ class Grid(NamedTuple):
         index = self.start.unsqueeze(-1) + torch.arange(bins)
         outer = index >> doublings.clamp_max(62)
         scale = torch.from_numpy(np.ldexp(1.0, -doublings.numpy()))
-        shift = (index + 0.5).double() * scale - outer - 0.5
+        shift = (index.double() + 0.5) * scale - outer - 0.5
         return (outer - coarser.start.unsqueeze(-1)).clamp(0, bins - 1), scale, shift

@@ -66,10 +66,11 @@ class SliceSketch:
         check_integer("dim", dim, 1)
         check_integer("bins", bins, FEWEST_BINS)
         check_integer("seed", seed, 0)
-        self._directions = _chosen(directions, int(dim), int(seed))
-        slices = dim + len(self._directions) if dim > 1 else 1
-        self._histograms = Histograms.empty(slices, int(bins))
-        self._totals = Totals.none(dim)
+        with _plain():
+            self._directions = _chosen(directions, int(dim), int(seed))
+            slices = dim + len(self._directions) if dim > 1 else 1
+            self._histograms = Histograms.empty(slices, int(bins))
+            self._totals = Totals.none(dim)
         self._cache: dict[str, Any] = {}
 
     @property
@@ -145,6 +146,7 @@ class SliceSketch:
             >>> SliceSketch(1).update(x).columns.icdf(0.25)
             tensor([0.2500], dtype=torch.float64)
         """
+        self.require_rows("sketch")
         return self._kept("columns", lambda: _of_atoms(self._histograms.rows(slice(0, self.dim))))
 
     @property
