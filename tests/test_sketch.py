@@ -527,5 +527,7 @@ def test_losses_that_know_no_sketches_say_so() -> None:
     refuses(lambda: sliced_cramer_loss(p, sketch(torch.zeros(1, 3))), "p", "2", "3")
     refuses(lambda: sliced_cramer_loss(p, q, directions=8), "directions", "int", "left out")
     refuses(lambda: q.distance_bounds(random_mixture(3, d=2)), "other", "(3,)", "without batch")
+    refuses(lambda: q.distance_bounds(torch.zeros(3, 2)), "other", "Tensor", "MultivariateNormalMixture")
+    refuses(lambda: q.distance_bounds(random_mixture(d=3)), "other", "3", "as many columns")
     x = MultivariateNormalMixture.from_samples(data("normal"))
     refuses(lambda: sliced_cramer_loss(x, q, target_self_energy=False), "target_self_energy", "False")

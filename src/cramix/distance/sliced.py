@@ -6,15 +6,13 @@ Without slices it is a multiple of the energy distance (docs/math.md, eq. 24), w
 from __future__ import annotations
 
 import math
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cramix import directions as schemes
-from cramix.arrays import as_tensor, check_one_device
-from cramix.checks import check_choice, check_finite
+from cramix.checks import check_choice
 from cramix.distance.cramer import atoms, projections
 from cramix.distance.cramer.autograd import cramer_of_mixtures
 from cramix.distance.derivatives import root
@@ -24,8 +22,8 @@ from cramix.distance.kernels import block_size
 from cramix.distance.operands import as_operands, as_sketched, in_kind_of
 from cramix.distance.prepared import PreparedTarget
 from cramix.distance.sketch import SliceSketch
+from cramix.distance.slices import checked_directions, unit_vectors
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
-from cramix.torch_internals import readable
 
 
 def sliced_cramer_squared(
@@ -148,37 +146,6 @@ def sphere_factor(dim: int) -> float:
 def sphere_area(dim: int) -> float:
     """Return the area of the unit sphere in d dimensions, `2 pi^(d/2) / Gamma(d/2)`."""
     return 2 * math.exp(0.5 * dim * math.log(math.pi) - math.lgamma(dim / 2))
-
-
-def unit_vectors(directions: Tensor) -> Tensor:
-    """Return directions of length one."""
-    directions = directions / directions.abs().amax(-1, keepdim=True)  # the squares of very long or short ones overflow
-    return directions / torch.linalg.vector_norm(directions, dim=-1, keepdim=True)
-
-
-def checked_directions(directions: Any, means: Tensor) -> Any:
-    """Return "exact", a number >= 1, or a tensor of vectors `(t, d)` other than 0, in the dtype of the means."""
-    dim = means.shape[-1]
-    if isinstance(directions, str) and directions == "exact":
-        return directions
-    if isinstance(directions, Integral) and not isinstance(directions, bool) and int(directions) >= 1:
-        return int(directions)
-    if isinstance(directions, str | int | float | None):
-        raise ValueError(
-            f'directions must be "exact", a number >= 1 or a tensor (t, {dim}); got {directions!r}. '
-            "See cramix.directions."
-        )
-    directions = as_tensor("directions", directions, means)
-    check_one_device(directions=directions, means=means)
-    if directions.ndim != 2 or directions.shape[1] != dim or len(directions) == 0:
-        raise ValueError(
-            f"directions must be (t, {dim}) with t >= 1 in {dim} dimensions; got {tuple(directions.shape)}."
-        )
-    if readable(directions):
-        check_finite(directions=directions)
-        if (empty := directions.abs().amax(-1) == 0).any():
-            raise ValueError(f"directions must have a length > 0; got {int(empty.sum())} of length 0.")
-    return directions.to(means.dtype)
 
 
 def _with_sketch(p: Any, q: Any, directions: Any, target_self_energy: bool, block: int | None) -> Tensor:

@@ -80,9 +80,10 @@ def rest(shares: Tensor, places: Tensor) -> Tensor:
 def smoothness(moments: Tensor) -> Tensor:
     """Return how much bins look like parts of a smooth density, from 0 for a single point to 1.
 
-    It is the variance over that of a constant density, 1/12, which bins of a smooth density have nearly.
+    A smooth density has nearly the variance of a constant one, 1/12, in each bin. From half of that on, which leaves
+    room for chance, a bin counts as smooth.
     """
-    return (12 * central_moments(moments)[1]).clamp_max(1)
+    return (24 * central_moments(moments)[1]).clamp_max(1)
 
 
 def _coefficients(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:

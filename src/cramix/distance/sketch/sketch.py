@@ -21,6 +21,7 @@ from cramix.distance.sketch import comparison, error, file
 from cramix.distance.sketch.grid import FEWEST_BINS
 from cramix.distance.sketch.histograms import Histograms
 from cramix.distance.sketch.totals import Totals
+from cramix.distance.slices import checked_directions, unit_vectors
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 # The squares of larger numbers overflow.
@@ -37,8 +38,7 @@ class SliceSketch:
 
     Bins cover the range of the data, which may grow. Their widths are powers of two and their edges multiples of them,
     so wider bins are sums of narrower ones, and the result does not depend on how the range grew. Each bin keeps its
-    mass and three moments. Distances put two points in its place, which have these, too. A few numbers far out make all
-    bins wide.
+    mass and three moments, which say a lot more than counts. A few numbers far out make all bins wide.
 
     Args:
         dim: number of columns d.
@@ -218,8 +218,8 @@ class SliceSketch:
         if isinstance(other, MultivariateNormalMixture) and other.batch_shape:
             raise ValueError(f"other must be a mixture without batch; got batch shape {tuple(other.batch_shape)}.")
         with _plain():
+            self._require_space_of(other)
             if isinstance(other, SliceSketch):
-                self.require_comparable(other)
                 low, high = error.bounds_of_losses(*self._in_common_bins(other))
             else:
                 other = other.to(dtype=torch.float64)
@@ -246,15 +246,10 @@ class SliceSketch:
             target_self_energy: whether to subtract the self energy of the sketch; see `sliced_cramer_squared`.
             block: numbers in the temporary arrays of one block; None for the best size.
         """
-        self.require_rows("sketch")
+        self._require_space_of(other)
         if isinstance(other, SliceSketch):
-            self.require_comparable(other)
             with _plain():
                 return comparison.losses(*self._in_common_bins(other))
-        if not isinstance(other, MultivariateNormalMixture):
-            raise ValueError(f"other must be a SliceSketch or a MultivariateNormalMixture; got {type(other).__name__}.")
-        if other.dim != self.dim:
-            raise ValueError(f"sketch and mixture must have as many columns; got {self.dim} and {other.dim}.")
         other = other.to(dtype=torch.promote_types(other.means.dtype, torch.float32))
         slices, energies, excess = self._slices_like(other.means)
         directions = self._directions.to(other.means)
@@ -306,6 +301,15 @@ class SliceSketch:
             self.require_rows(name)
             other.require_rows(other_name)
 
+    def _require_space_of(self, other: Any) -> None:
+        self.require_rows("sketch")
+        if isinstance(other, SliceSketch):
+            self.require_comparable(other, "sketch", "other")
+        elif not isinstance(other, MultivariateNormalMixture):
+            raise ValueError(f"other must be a SliceSketch or a MultivariateNormalMixture; got {type(other).__name__}.")
+        elif other.dim != self.dim:
+            raise ValueError(f"other must have as many columns as the sketch, {self.dim}; got {other.dim}.")
+
     def require_rows(self, name: str) -> None:
         """Raise a ValueError if the sketch is empty."""
         if not self.n_samples:
@@ -318,7 +322,7 @@ class SliceSketch:
         return all(torch.equal(a[name], b[name]) for name in a)
 
     def __copy__(self) -> Self:
-        return self._of_tensors({name: x.clone() for name, x in self._tensors().items()})
+        return self._of_tensors(self._tensors())
 
     def __deepcopy__(self, memo: dict) -> Self:
         return self.__copy__()
@@ -357,7 +361,8 @@ class SliceSketch:
     def _add(self, x: Tensor, weights: Tensor | None) -> None:
         """Add rows some at a time, so that their projections stay in cache."""
         slices = len(self._histograms.low)
-        step = max(64, block_size(x.device) // (4 * slices))
+        # More rows at a time where there are so many bins that they do not fit in the cache.
+        step = max(64, block_size(x.device) // (2 * slices), 4 * self.bins)
         directions = self._directions.to(x.device)
         for start in range(0, len(x), step):
             rows = x[start : start + step].double()
@@ -387,6 +392,8 @@ class SliceSketch:
 
     @classmethod
     def _of_tensors(cls, tensors: dict[str, Tensor]) -> Self:
+        with _plain():
+            tensors = {name: x.clone() for name, x in tensors.items()}  # to be changed in place
         sketch = cls.__new__(cls)
         sketch._directions = tensors["directions"]
         sketch._histograms = Histograms(tensors["moments"], tensors["low"], tensors["high"])
@@ -402,16 +409,8 @@ def _chosen(directions: Any, dim: int, seed: int) -> Tensor:
         return schemes.reproducible(int(directions) if dim > 1 else 1, dim, seed=seed, dtype=torch.float64)
     if isinstance(directions, str | int | float | None):
         raise ValueError(f"directions must be a number >= 1 or a tensor (t, {dim}); got {directions!r}.")
-    vectors = as_tensor("directions", directions).detach().cpu().double()
-    if vectors.ndim != 2 or vectors.shape[1] != dim or len(vectors) == 0:
-        raise ValueError(f"directions must be (t, {dim}) with t >= 1 in {dim} dimensions; got {tuple(vectors.shape)}.")
-    check_finite(directions=vectors)
-    if (empty := vectors.abs().amax(-1) == 0).any():
-        raise ValueError(f"directions must have a length > 0; got {int(empty.sum())} of length 0.")
-    if dim == 1:
-        return torch.ones(1, 1, dtype=torch.float64)
-    vectors = vectors / vectors.abs().amax(-1, keepdim=True)  # the squares of very long or short ones overflow
-    return vectors / torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    vectors = checked_directions(directions, torch.empty(0, dim, dtype=torch.float64))
+    return unit_vectors(vectors.detach()) if dim > 1 else torch.ones(1, 1, dtype=torch.float64)
 
 
 def _check_values(x: Tensor, weights: Tensor | None) -> None:
