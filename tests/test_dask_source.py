@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 import torch
 
+import cramix
 from cramix.data import source
 from cramix.data.source import BadRowsError, position
 from tests.cluster_passes import moments, moments_by_numpy, positions, rows_and_weights, threads
+from tests.source_fits import draw, in_passes, parameters
 
 da = pytest.importorskip("dask.array")
 dd = pytest.importorskip("dask.dataframe")
@@ -298,3 +300,33 @@ def test_an_error_in_a_pass_ends_it(client: Any, tmp_path: Path) -> None:
         while calls != (calls := len(Path(log).read_text().split())):
             time.sleep(0.7)
         assert calls < 150
+
+
+@pytest.mark.parametrize("partitions", [1, 5])
+def test_a_fit_is_that_to_an_array(client: Any, partitions: int) -> None:
+    x = draw(2000)
+    expected = cramix.fit(x, 3, generator=torch.Generator().manual_seed(0))
+    X = da.from_array(x, chunks=(-(-len(x) // partitions), 2))
+    frame = dd.from_pandas(pd.DataFrame(x, columns=["a", "b"]), npartitions=partitions)
+    for rows in (X, frame):
+        found = cramix.fit(rows, 3, generator=torch.Generator().manual_seed(0))
+        torch.testing.assert_close(parameters(found.mixture), parameters(expected.mixture), rtol=1e-6, atol=1e-6)
+        assert found.passes == 1
+
+
+def test_passes_of_a_fit_are_those_over_an_array(client: Any) -> None:
+    x = draw(9000)
+    expected = in_passes(source(x), sample=1000)
+    found = in_passes(da.from_array(x, chunks=(2000, 2)), sample=1000)
+    assert found.passes == expected.passes > 2
+    torch.testing.assert_close(parameters(found.mixture), parameters(expected.mixture), rtol=1e-6, atol=1e-6)
+
+
+def test_predictions_stay_on_the_cluster(client: Any) -> None:
+    x = draw(900)
+    model = cramix.CramerMixture(3, random_state=0).fit(x)
+    X = da.from_array(x, chunks=(400, 2))
+    labels = model.predict(X)
+    assert isinstance(labels, da.Array)
+    np.testing.assert_array_equal(labels.compute(), model.predict(x))
+    assert model.score(X) == pytest.approx(model.score(x), rel=1e-12)

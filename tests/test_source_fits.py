@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,21 +13,10 @@ import torch
 import cramix
 from cramix.data import Source
 from cramix.data.memory import MemorySource
-from cramix.fitting import ExpectationMaximization, FitResult, MergeDown, Method
+from cramix.fitting import ExpectationMaximization, MergeDown
 from cramix.fitting.reading import Sampled, read
 from cramix.fitting.solve import Options
-
-K, DIM = 3, 2
-MEANS = np.array([[0.0, 0.0], [4.0, 1.0], [-3.0, 4.0]])
-
-
-def draw(n: int, seed: int = 0) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return MEANS[rng.choice(K, n, p=[0.5, 0.3, 0.2])] + rng.normal(size=(n, DIM))
-
-
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(5)
+from tests.source_fits import K, draw, in_passes, parameters, seeded
 
 
 def parquet(x: np.ndarray, path: Path, files: int, **more: np.ndarray) -> Path:
@@ -37,27 +25,6 @@ def parquet(x: np.ndarray, path: Path, files: int, **more: np.ndarray) -> Path:
     for i, rows in enumerate(np.array_split(np.arange(len(x)), files)):
         pq.write_table(pa.table({name: c[rows] for name, c in columns.items()}), path / f"{i:03}.parquet")
     return path
-
-
-def in_passes(
-    X: object,
-    sample: int,
-    k: int = K,
-    method: Method | None = None,
-    options: Options | None = None,
-    **settings: object,
-) -> FitResult:
-    """Fit with a smaller sample than `cramix.fit` has, so that small data need passes."""
-    method, options = method or MergeDown(), replace(options or Options(), generator=seeded())
-    reading = read(X, method, options, [k], sample=sample, **settings)
-    problem = reading.prepare(k)
-    with torch.no_grad():
-        (result,) = reading.conclude([problem], [method.run(problem)])
-    return result
-
-
-def parameters(mixture: cramix.MultivariateNormalMixture) -> torch.Tensor:
-    return torch.cat([mixture.weights, mixture.means.flatten(), mixture.covariances.flatten()])
 
 
 SOURCES = {

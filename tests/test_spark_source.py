@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+import cramix
 from cramix.data import source
 from cramix.data.source import BadRowsError, position
 from tests.cluster_passes import moments, moments_by_numpy, positions, rows_and_weights, threads
+from tests.source_fits import draw, in_passes, parameters
 
 pyspark = pytest.importorskip("pyspark")
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402
@@ -264,3 +268,19 @@ def test_a_fingerprint_names_the_files(spark: SparkSession, tmp_path: Path) -> N
 def test_other_things_of_spark_are_refused(spark: SparkSession) -> None:
     with pytest.raises(ValueError, match=r"X must be a pyspark\.sql\.DataFrame; got pyspark.*RDD"):
         source(spark.range(3).rdd)
+
+
+def test_a_fit_is_that_to_an_array(spark: SparkSession, tmp_path: Path) -> None:
+    x = draw(2000)
+    pq.write_table(pa.table({"a": x[:, 0], "b": x[:, 1]}), tmp_path / "x.parquet", row_group_size=300)
+    X = spark.read.parquet(str(tmp_path / "x.parquet")).coalesce(1)
+    expected = cramix.fit(x, 3, generator=torch.Generator().manual_seed(0))
+    found = cramix.fit(X, 3, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(parameters(found.mixture), parameters(expected.mixture), rtol=1e-6, atol=1e-6)
+    # Positions in partitions of unknown size draw another sample, which leads to the same optimum.
+    passes = in_passes(X.repartition(3).cache(), sample=500)
+    assert passes.passes > 2
+    assert abs(passes.log_likelihood - expected.log_likelihood) < expected.n_parameters / (2 * len(x))
+    model = cramix.CramerMixture(3, random_state=0).fit(x)
+    labels = [row.prediction for row in model.predict(X).collect()]
+    np.testing.assert_array_equal(labels, model.predict(x))
