@@ -1,0 +1,463 @@
+"""Kernels that sum mean distances of components to points, with what their derivatives need, over chunks of points.
+
+`sum_in_lanes` is for few dimensions: coordinates and sums are in registers, each lane has its own points.
+`sum_in_tiles` takes any number of them. Neither writes anything that has an axis of points or of nodes.
+
+With b an offset along the axes of a component, in units, and w the weight of the point, the sums are: of w times the
+length, `(1,)`, w slope, `(d,)`, w b slope, `(d,)`, and of `w b_a b_b slope_b` and `w b_a b_b curve_b`, `(d, d)` each, or
+for variances along the coordinate axes of `w b_a^2 curve_a`, `(d,)`. See `mean_norm.Moments`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+_LN_2 = tl.constexpr(0.6931471805599453)
+# Vectors shorter than this, in units of the size of the problem, have no direction; see `flat_mixtures`.
+_TINY = tl.constexpr(1e-12)
+
+
+@triton.jit(
+    do_not_specialize=["n", "chunk", "parts", "points_stride", "point_stride", "weights_stride"]
+)
+def sum_in_lanes(
+    points,
+    weights,
+    means,
+    axes,
+    table,
+    numbers,
+    sums,
+    n,
+    chunk,
+    parts,
+    k,
+    points_stride,
+    point_stride,
+    coordinate_stride,
+    weights_stride,
+    weight_stride,
+    d: tl.constexpr,
+    GRAD: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK: tl.constexpr,
+    Q: tl.constexpr,
+    WORKING: tl.constexpr,
+):
+    """Write the sums of a component over a chunk of points.
+
+    Of pairs of axes a < b only, there are the sums of `w b_a b_b (slope_b - slope_a)` and `w b_a b_b (curve_a +
+    curve_b)`: those at (b, a) are left as they are.
+
+    Args:
+        points: with strides along the batch, points and coordinates.
+        weights: with strides along the batch and points; None if they are equal.
+        means: `(B, k, d)` in float32.
+        axes: of components as columns, `(B, k, d, d)` in float64; None for the coordinate axes.
+        table: see `triton_rule.tabulate`.
+        numbers: see `triton_rule.choose_nodes`.
+        sums: `(B, k, parts, 1 + 2 d + 2 d d)` in float64, or for the coordinate axes `(B, k, parts, 1 + 3 d)`.
+        n: number of points.
+        chunk: points of a program, so few that sums of a lane in float32 lose nothing.
+        parts: programs of a component.
+        k: number of components.
+        points_stride: along the batch.
+        point_stride: along the points.
+        coordinate_stride: along the coordinates.
+        weights_stride: along the batch.
+        weight_stride: along the points.
+        d: number of coordinates.
+        GRAD: whether to write more than the sum of lengths.
+        GROUP: points of a lane that are visited together, which share what is read of the table.
+        BLOCK: lanes.
+        Q: nodes, padded.
+        WORKING: dtype to compute in.
+    """
+    program = tl.program_id(0).to(tl.int64)
+    component, part = program // parts, program % parts
+    row = component // k
+    scale = 1.0 / tl.load(numbers + row * 6)
+    nodes, low = tl.load(numbers + row * 6 + 2).to(tl.int32), tl.load(numbers + row * 6 + 3).to(tl.int32)
+    own = table + component * (2 + Q * (2 + d))
+    curved, constant = tl.load(own) > 0, tl.load(own + 1)
+    zero = tl.zeros([BLOCK], WORKING)
+    length_sum = zero
+    state = ()  # slopes, pulls, squares * slopes, squares * curves, and the two sums of each pair of axes
+    if GRAD:
+        for _ in tl.static_range(4 * d):
+            state = state + (zero,)
+        if axes is not None:
+            for _ in tl.static_range(d * (d - 1)):
+                state = state + (zero,)
+    last = tl.minimum(part * chunk + chunk, n)
+    for start in range(part * chunk, last, GROUP * BLOCK):
+        along, squares, rise, slopes, curves = (), (), (), (), ()
+        for g in tl.static_range(GROUP):
+            at = start + g * BLOCK + tl.arange(0, BLOCK)
+            offsets = ()
+            for a in tl.static_range(d):
+                where = points + row * points_stride + at * point_stride + a * coordinate_stride
+                x = tl.load(where, at < last, 0.0).to(WORKING)
+                mean = tl.load(means + component * d + a).to(WORKING)
+                offsets = offsets + ((mean - x) * scale.to(WORKING),)
+            for a in tl.static_range(d):
+                y = offsets[a]
+                if axes is not None:
+                    y = zero
+                    for c in tl.static_range(d):
+                        y += tl.load(axes + component * (d * d) + c * d + a).to(WORKING) * offsets[c]
+                along = along + (y,)
+                squares = squares + (y * y,)
+                slopes, curves = slopes + (zero,), curves + (zero,)
+            rise = rise + (zero + constant,)
+        if curved:
+            for q in range(low):
+                node = own + 2 + q * (2 + d)
+                rise, slopes, curves = _at_node(node, squares, rise, slopes, curves, d, GROUP, GRAD, True)
+            for q in range(low, nodes):
+                node = own + 2 + q * (2 + d)
+                rise, slopes, curves = _at_node(node, squares, rise, slopes, curves, d, GROUP, GRAD, False)
+        else:
+            rise, slopes, curves = _plain_norms(squares, d, GROUP)
+        for g in tl.static_range(GROUP):
+            at = start + g * BLOCK + tl.arange(0, BLOCK)
+            if weights is None:
+                weight = (at < last).to(WORKING)
+            else:
+                weight = tl.load(weights + row * weights_stride + at * weight_stride, at < last, 0.0).to(WORKING)
+            length_sum += weight * rise[g]
+            if GRAD:
+                state = _added(state, weight, along, squares, slopes, curves, g, axes is not None, d)
+    # In the table weights of nodes are 2 ln 2 times as large, and rates times ln 2 are those of the formula.
+    if axes is None:
+        SIZE: tl.constexpr = 1 + 3 * d
+    else:
+        SIZE: tl.constexpr = 1 + 2 * d + 2 * d * d
+    out = sums + program * SIZE
+    tl.store(out, tl.sum(length_sum.to(tl.float64), 0) * (0.5 / _LN_2))
+    if GRAD:
+        for a in tl.static_range(d):
+            tl.store(out + 1 + a, tl.sum(state[a].to(tl.float64), 0))
+            tl.store(out + 1 + d + a, tl.sum(state[d + a].to(tl.float64), 0))
+            curve = tl.sum(state[3 * d + a].to(tl.float64), 0) * _LN_2
+            if axes is None:
+                tl.store(out + 1 + 2 * d + a, curve)
+            else:
+                tl.store(out + 1 + 2 * d + a * 2 * d + a, tl.sum(state[2 * d + a].to(tl.float64), 0))
+                tl.store(out + 1 + 2 * d + a * 2 * d + d + a, curve)
+        if axes is not None:
+            for a in tl.static_range(d):
+                for b in tl.static_range(a + 1, d):
+                    of_slopes, of_curves = _of_pair(state, a, b, d)
+                    slope = tl.sum(of_slopes.to(tl.float64), 0)
+                    curve = tl.sum(of_curves.to(tl.float64), 0) * _LN_2
+                    tl.store(out + 1 + 2 * d + a * 2 * d + b, slope)
+                    tl.store(out + 1 + 2 * d + a * 2 * d + d + b, curve)
+
+
+@triton.jit
+def _at_node(
+    node, squares, rise, slopes, curves, d: tl.constexpr, GROUP: tl.constexpr, GRAD: tl.constexpr, LOW: tl.constexpr
+):
+    """Return sums over nodes with those of one more node, for each of a group of points."""
+    factor, log_l = tl.load(node), tl.load(node + 1)
+    rates = ()
+    for a in tl.static_range(d):
+        rates = rates + (tl.load(node + 2 + a),)
+    new_rise, new_slopes, new_curves = (), (), ()
+    for g in tl.static_range(GROUP):
+        exponent = log_l - rates[0] * squares[g * d]
+        for a in tl.static_range(1, d):
+            exponent -= rates[a] * squares[g * d + a]
+        transform = power_of_2(exponent)
+        mass = factor * transform
+        if LOW:
+            new_rise = new_rise + (rise[g] + factor * one_minus_power(exponent, transform),)
+        else:
+            new_rise = new_rise + (rise[g] - mass,)
+        for a in tl.static_range(d):
+            if GRAD:
+                new_slopes = new_slopes + (slopes[g * d + a] + mass * rates[a],)
+                new_curves = new_curves + (curves[g * d + a] + mass * (rates[a] * rates[a]),)
+            else:
+                new_slopes = new_slopes + (slopes[g * d + a],)
+                new_curves = new_curves + (curves[g * d + a],)
+    return new_rise, new_slopes, new_curves
+
+
+@triton.jit
+def power_of_2(x):
+    """Return `2 ^ x`."""
+    if x.dtype == tl.float64:
+        return tl.exp(x * _LN_2)
+    else:
+        return tl.exp2(x)
+
+
+@triton.jit
+def one_minus_power(x, power):
+    """Return `1 - 2 ^ x` for x <= 0 without losing digits, given `2 ^ x`."""
+    near = tl.maximum(x, -0.7) * _LN_2
+    series = tl.full(x.shape, 1.0, x.dtype)
+    if x.dtype == tl.float64:
+        for i in tl.static_range(14):
+            series = 1.0 + series * near * (1.0 / (15 - i))
+    else:
+        for i in tl.static_range(6):
+            series = 1.0 + series * near * (1.0 / (7 - i))
+    return tl.where(x > -0.7, -near * series, 1.0 - power)
+
+
+@triton.jit
+def _plain_norms(squares, d: tl.constexpr, GROUP: tl.constexpr):
+    """Return lengths, slopes and curves of vectors without covariance, in the units of the sums over nodes."""
+    lengths, slopes, curves = (), (), ()
+    for g in tl.static_range(GROUP):
+        square = squares[g * d]
+        for a in tl.static_range(1, d):
+            square += squares[g * d + a]
+        norm, inverse = norm_and_inverse(square)
+        lengths = lengths + (norm * (2.0 * _LN_2),)
+        for _ in tl.static_range(d):
+            slopes = slopes + (inverse,)
+            curves = curves + (inverse * inverse * inverse * (0.5 / _LN_2),)
+    return lengths, slopes, curves
+
+
+@triton.jit
+def norm_and_inverse(square):
+    """Return the root of a number, and its inverse, 0 for vectors without direction."""
+    norm = tl.sqrt(square)
+    return norm, tl.where(norm > _TINY, 1.0 / tl.maximum(norm, _TINY), 0.0)
+
+
+@triton.jit
+def _added(
+    state, weight, along, squares, slopes, curves, g: tl.constexpr, DENSE: tl.constexpr, d: tl.constexpr
+):
+    """Return sums over points with those of one more point of each lane."""
+    at_slopes, at_pulls, at_slope_squares, at_curve_squares, at_slope_pairs, at_curve_pairs = (), (), (), (), (), ()
+    for a in tl.static_range(d):
+        slope, curve, square = slopes[g * d + a], curves[g * d + a], weight * squares[g * d + a]
+        at_slopes = at_slopes + (state[a] + weight * slope,)
+        at_pulls = at_pulls + (state[d + a] + (weight * along[g * d + a]) * slope,)
+        at_slope_squares = at_slope_squares + (state[2 * d + a] + square * slope,)
+        at_curve_squares = at_curve_squares + (state[3 * d + a] + square * curve,)
+        if DENSE:
+            for b in tl.static_range(a + 1, d):
+                of_slopes, of_curves = _of_pair(state, a, b, d)
+                product = (weight * along[g * d + a]) * along[g * d + b]
+                at_slope_pairs = at_slope_pairs + (of_slopes + product * (slopes[g * d + b] - slope),)
+                at_curve_pairs = at_curve_pairs + (of_curves + product * (curves[g * d + b] + curve),)
+    return at_slopes + at_pulls + at_slope_squares + at_curve_squares + at_slope_pairs + at_curve_pairs
+
+
+@triton.jit
+def _of_pair(state, A: tl.constexpr, B: tl.constexpr, d: tl.constexpr):
+    """Return the two sums of a pair A < B of axes."""
+    INDEX: tl.constexpr = 4 * d + A * d - A * (A + 1) // 2 + B - A - 1
+    return state[INDEX], state[INDEX + d * (d - 1) // 2]
+
+
+@triton.jit(
+    do_not_specialize=["n", "chunk", "parts", "points_stride", "point_stride", "weights_stride"]
+)
+def sum_in_tiles(
+    points,
+    weights,
+    means,
+    axes,
+    table,
+    numbers,
+    sums,
+    n,
+    chunk,
+    parts,
+    k,
+    points_stride,
+    point_stride,
+    coordinate_stride,
+    weights_stride,
+    weight_stride,
+    d: tl.constexpr,
+    GRAD: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK: tl.constexpr,
+    Q: tl.constexpr,
+    WORKING: tl.constexpr,
+):
+    """Write the sums of a component over a chunk of points; see `sum_in_lanes`. D is d, padded to 16 at least."""
+    program = tl.program_id(0).to(tl.int64)
+    component, part = program // parts, program % parts
+    row = component // k
+    axis = tl.arange(0, D)
+    inside = axis < d
+    turn = None
+    if axes is not None:
+        turn = load_axes(axes + component * (d * d), d, D).to(WORKING)
+    length_sum = tl.zeros([BLOCK], tl.float64)
+    slope_sum = tl.zeros([D], tl.float64)
+    pull_sum = tl.zeros([D], tl.float64)
+    curve_sum = tl.zeros([D], tl.float64)
+    slope_outer = tl.zeros([D, D], tl.float64)
+    curve_outer = tl.zeros([D, D], tl.float64)
+    last = tl.minimum(part * chunk + chunk, n)
+    for start in range(part * chunk, last, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        place = points + row * points_stride + at[:, None] * point_stride + axis[None, :] * coordinate_stride
+        x = tl.load(place, (at < last)[:, None] & inside[None, :], 0.0).to(WORKING)
+        along, length, slope, curve = lengths_in_tile(x, means, turn, table, numbers, component, row, d, GRAD, D, Q)
+        if weights is None:
+            weight = (at < last).to(WORKING)
+        else:
+            weight = tl.load(weights + row * weights_stride + at * weight_stride, at < last, 0.0).to(WORKING)
+        length_sum += (weight * length).to(tl.float64)
+        if GRAD:
+            pull = weight[:, None] * along * slope
+            slope_sum += tl.sum(weight[:, None] * slope, 0).to(tl.float64)
+            pull_sum += tl.sum(pull, 0).to(tl.float64)
+            curved = weight[:, None] * along * curve
+            if axes is None:
+                curve_sum += tl.sum(along * curved, 0).to(tl.float64)
+            else:
+                across = tl.trans(along)
+                slope_outer += tl.dot(across, pull, input_precision="ieee").to(tl.float64)
+                curve_outer += tl.dot(across, curved, input_precision="ieee").to(tl.float64)
+    if axes is None:
+        SIZE: tl.constexpr = 1 + 3 * d
+    else:
+        SIZE: tl.constexpr = 1 + 2 * d + 2 * d * d
+    out = sums + program * SIZE
+    tl.store(out, tl.sum(length_sum, 0))
+    if GRAD:
+        tl.store(out + 1 + axis, slope_sum, inside)
+        tl.store(out + 1 + d + axis, pull_sum, inside)
+        if axes is None:
+            tl.store(out + 1 + 2 * d + axis, curve_sum, inside)
+        else:
+            place = out + 1 + 2 * d + axis[:, None] * (2 * d) + axis[None, :]
+            tl.store(place, slope_outer, inside[:, None] & inside[None, :])
+            tl.store(place + d, curve_outer, inside[:, None] & inside[None, :])
+
+
+@triton.jit
+def load_axes(axes, d: tl.constexpr, D: tl.constexpr):
+    """Load the axes of a component as columns, `(D, D)`."""
+    index = tl.arange(0, D)
+    inside = (index < d)[:, None] & (index < d)[None, :]
+    return tl.load(axes + index[:, None] * d + index[None, :], inside, 0.0)
+
+
+@triton.jit
+def lengths_in_tile(
+    x, means, turn, table, numbers, component, row, d: tl.constexpr, GRAD: tl.constexpr, D: tl.constexpr, Q: tl.constexpr
+):
+    """Return offsets of points `(BLOCK, D)` along the axes of a component, and mean lengths, slopes and curves."""
+    axis = tl.arange(0, D)
+    inside = axis < d
+    scale = (1.0 / tl.load(numbers + row * 6)).to(x.dtype)
+    nodes, low = tl.load(numbers + row * 6 + 2).to(tl.int32), tl.load(numbers + row * 6 + 3).to(tl.int32)
+    own = table + component * (2 + Q * (2 + d))
+    mean = tl.load(means + component * d + axis, inside, 0.0).to(x.dtype)
+    along = (mean[None, :] - x) * scale
+    if turn is not None:
+        along = tl.dot(along, turn, input_precision="ieee")
+    squares = along * along
+    slope = tl.zeros(x.shape, x.dtype)
+    curve = tl.zeros(x.shape, x.dtype)
+    square = tl.sum(squares, 1)
+    if tl.load(own) > 0:
+        rise = tl.zeros_like(square) + tl.load(own + 1)
+        for q in range(nodes):
+            node = own + 2 + q * (2 + d)
+            factor = tl.load(node)
+            rates = tl.load(node + 2 + axis, inside, 0.0)
+            exponent = tl.load(node + 1) - tl.sum(squares * rates[None, :], 1)
+            transform = power_of_2(exponent)
+            if q < low:
+                rise += factor * one_minus_power(exponent, transform)
+            else:
+                rise -= factor * transform
+            if GRAD:
+                weighted = (factor * transform)[:, None] * rates[None, :]
+                slope += weighted
+                curve += weighted * rates[None, :]
+        length = rise * (0.5 / _LN_2)
+        curve = curve * _LN_2
+    else:
+        length, inverse = norm_and_inverse(square)
+        slope += inverse[:, None]
+        curve += (0.5 * inverse * inverse * inverse)[:, None]
+    return along, length, slope, curve
+
+
+@triton.jit(do_not_specialize=["n", "blocks", "k", "points_stride", "point_stride"])
+def evaluate_points(
+    points,
+    weights,
+    means,
+    axes,
+    table,
+    numbers,
+    lengths,
+    pulls,
+    n,
+    blocks,
+    k,
+    points_stride,
+    point_stride,
+    coordinate_stride,
+    d: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK: tl.constexpr,
+    Q: tl.constexpr,
+    WORKING: tl.constexpr,
+):
+    """Write the mean distance of a mixture to each point, `(B, n)`, and its derivative in the point, `(B, n, d)`.
+
+    Args:
+        points: with strides along the batch, points and coordinates.
+        weights: of components, `(B, k)` in float64.
+        means: `(B, k, d)` in float32.
+        axes: see `sum_in_lanes`.
+        table: see `triton_rule.tabulate`.
+        numbers: see `triton_rule.choose_nodes`.
+        lengths: `(B, n)`, in units.
+        pulls: `(B, n, d)`.
+        n: number of points.
+        blocks: of points.
+        k: number of components.
+        points_stride: along the batch.
+        point_stride: along the points.
+        coordinate_stride: along the coordinates.
+        d: number of coordinates.
+        D: coordinates, padded to 16 at least.
+        BLOCK: points of a program.
+        Q: nodes, padded.
+        WORKING: dtype to compute in.
+    """
+    program = tl.program_id(0).to(tl.int64)
+    row, block = program // blocks, program % blocks
+    axis = tl.arange(0, D)
+    at = block * BLOCK + tl.arange(0, BLOCK)
+    there = (at < n)[:, None] & (axis < d)[None, :]
+    place = points + row * points_stride + at[:, None] * point_stride + axis[None, :] * coordinate_stride
+    x = tl.load(place, there, 0.0).to(WORKING)
+    length_sum = tl.zeros([BLOCK], WORKING)
+    pull_sum = tl.zeros([BLOCK, D], WORKING)
+    for i in range(k):
+        component = row * k + i
+        weight = tl.load(weights + component).to(WORKING)
+        turn = None
+        if axes is not None:
+            turn = load_axes(axes + component * (d * d), d, D).to(WORKING)
+        along, length, slope, curve = lengths_in_tile(x, means, turn, table, numbers, component, row, d, True, D, Q)
+        pull = along * slope
+        if axes is not None:
+            pull = tl.dot(pull, tl.trans(turn), input_precision="ieee")
+        length_sum += weight * length
+        pull_sum -= weight * pull
+    tl.store(lengths + row * n + at, length_sum.to(lengths.dtype.element_ty), at < n)
+    out = pulls + (row * n + at)[:, None] * d + axis[None, :]
+    tl.store(out, pull_sum.to(pulls.dtype.element_ty), there)
