@@ -59,20 +59,20 @@ class _Rule(NamedTuple):
         return self.numbers[:, 5]
 
 
-class _Shapes(NamedTuple):
+class Shapes(NamedTuple):
     """Variances along the axes of sums of two covariances, and these axes, None for the coordinate axes."""
 
     variances: Tensor  # (B, k, k or 1, d), of pairs i <= j, or of each component with itself
     axes: Tensor | None  # (B, k, k or 1, d, d)
 
     @property
-    def own(self) -> _Shapes:
+    def own(self) -> Shapes:
         """Return those of each component with itself, `(B, k, d)` and `(B, k, d, d)`."""
         if self.variances.shape[2] == 1:
-            return _Shapes(self.variances.squeeze(2), None if self.axes is None else self.axes.squeeze(2))
+            return Shapes(self.variances.squeeze(2), None if self.axes is None else self.axes.squeeze(2))
         variances, axes = (None if x is None else x.diagonal(dim1=1, dim2=2).movedim(-1, 1) for x in self)
         assert variances is not None
-        return _Shapes(variances.contiguous(), None if axes is None else axes.contiguous())
+        return Shapes(variances.contiguous(), None if axes is None else axes.contiguous())
 
 
 def evaluate(problem: Problem) -> Evaluation:
@@ -170,23 +170,23 @@ def _as_given(side: Components, gradients: list[Tensor]) -> tuple[Tensor, ...]:
     return *others, at_covariances
 
 
-def _shapes(side: Components, pairs: bool) -> _Shapes:
+def _shapes(side: Components, pairs: bool) -> Shapes:
     """Decompose the covariances of pairs i <= j of components, or of each with itself."""
     (batch, k, d), covariances = side.means.shape, side.covariances
     second = k if pairs else 1
     if not side.dense:
-        return _Shapes(covariances.unsqueeze(2) + (covariances.unsqueeze(1) if pairs else covariances.unsqueeze(2)), None)
+        return Shapes(covariances.unsqueeze(2) + (covariances.unsqueeze(1) if pairs else covariances.unsqueeze(2)), None)
     if not covariances.is_cuda:  # in the interpreter
         covariances = 0.5 * (covariances.double() + covariances.double().mT)
         sums = covariances.unsqueeze(2) + (covariances.unsqueeze(1) if pairs else covariances.unsqueeze(2))
         variances, axes = torch.linalg.eigh(sums)
-        return _Shapes(variances.clamp_min_(0), axes.contiguous())
+        return Shapes(variances.clamp_min_(0), axes.contiguous())
     variances = covariances.new_empty(batch, k, second, d, dtype=torch.float64)
     axes = covariances.new_empty(batch, k, second, d, d, dtype=torch.float64)
-    return decomposed(covariances, _Shapes(variances, axes))
+    return decomposed(covariances, Shapes(variances, axes))
 
 
-def decomposed(covariances: Tensor, out: _Shapes) -> _Shapes:
+def decomposed(covariances: Tensor, out: Shapes) -> Shapes:
     """Write the shapes of covariances `(B, k, d, d)` by Jacobi's method."""
     batch, k, second, d = out.variances.shape
     decompose[(batch * k * second,)](
@@ -196,7 +196,7 @@ def decomposed(covariances: Tensor, out: _Shapes) -> _Shapes:
 
 
 def _rule(
-    side: Components, of_p: int, own: _Shapes, tolerance: float, origin: Tensor, points: Points | None = None
+    side: Components, of_p: int, own: Shapes, tolerance: float, origin: Tensor, points: Points | None = None
 ) -> _Rule:
     """Choose unit and nodes for components, of both sides or of p, and points around an origin."""
     batch, k, d = side.means.shape
@@ -231,7 +231,7 @@ def _settings(tolerance: float, device: torch.device) -> tuple[Tensor, int]:
 
 
 def _sums_over_pairs(
-    side: Components, of_p: int, shapes: _Shapes, rule: _Rule, known_p: bool, known_q: bool, grad: bool
+    side: Components, of_p: int, shapes: Shapes, rule: _Rule, known_p: bool, known_q: bool, grad: bool
 ) -> list[Tensor]:
     """Return at each component `sum_j s_j E|X_i - X_j|`, `(B, k)`, and its derivatives in mean and covariance."""
     batch, k, d = side.means.shape
@@ -250,7 +250,7 @@ def _sums_over_pairs(
     return [total[..., 0], total[..., 1 : 1 + d], stretch if side.dense else stretch.diagonal(dim1=-2, dim2=-1)]
 
 
-def _sums_over_points(p: Components, q: Points, own: _Shapes, rule: _Rule, grad: bool) -> tuple[list[Tensor], Tensor]:
+def _sums_over_points(p: Components, q: Points, own: Shapes, rule: _Rule, grad: bool) -> tuple[list[Tensor], Tensor]:
     """Return mean distances of components to all points, `(B, k)`, with derivatives, and the table of the components."""
     (batch, k, d), n, q_padded = p.means.shape, q.means.shape[1], rule.nodes.shape[-1]
     working = torch.float32 if batch * k * n > FEW_LENGTHS else torch.float64
@@ -267,7 +267,8 @@ def _sums_over_points(p: Components, q: Points, own: _Shapes, rule: _Rule, grad:
     parts = triton.cdiv(n, chunk)
     sums = rule.numbers.new_zeros(batch, k, parts, 1 + (3 * d if own.axes is None else 2 * d + 2 * d * d))
     given, strides = _strided(q)
-    arguments = q.means, given, p.means, own.axes, table, rule.numbers, sums, n, chunk, parts, k, *strides, d, grad
+    axes = None if own.axes is None else own.axes.to(working)
+    arguments = q.means, given, p.means, axes, table, rule.numbers, sums, n, chunk, parts, k, *strides, d, grad
     if lanes:
         sum_in_lanes[(batch * k * parts,)](*arguments, together, _LANES, q_padded, _TYPES[working])
     else:
@@ -284,7 +285,7 @@ def _sums_over_points(p: Components, q: Points, own: _Shapes, rule: _Rule, grad:
 
 
 def _of_points(
-    distances: Tensor, p: Components, q: Points, own: _Shapes, rule: _Rule, table: Tensor, within: bool, grad: bool
+    distances: Tensor, p: Components, q: Points, own: Shapes, rule: _Rule, table: Tensor, within: bool, grad: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Return distances less the self energy of points, if that is wanted, and derivatives for the points."""
     weights, total = _normalized(q.weights)
@@ -294,8 +295,9 @@ def _of_points(
         lengths, pulls = (q.means.new_empty(batch, n, *shape, dtype=table.dtype) for shape in ((), (d,)))
         blocks = triton.cdiv(n, _TILE)
         _, strides = _strided(q)
+        axes = None if own.axes is None else own.axes.to(table.dtype)
         evaluate_points[(batch * blocks,)](
-            q.means, p.weights, p.means, own.axes, table, rule.numbers, lengths, pulls, n, blocks, k, *strides[:3],
+            q.means, p.weights, p.means, axes, table, rule.numbers, lengths, pulls, n, blocks, k, *strides[:3],
             d, _padded(d), _TILE, rule.nodes.shape[-1], _TYPES[table.dtype],
         )  # fmt: skip
         at_q = lengths, weights.unsqueeze(-1) * pulls

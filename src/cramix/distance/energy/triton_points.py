@@ -54,7 +54,7 @@ def sum_in_lanes(
         points: with strides along the batch, points and coordinates.
         weights: with strides along the batch and points; None if they are equal.
         means: `(B, k, d)` in float32.
-        axes: of components as columns, `(B, k, d, d)` in float64; None for the coordinate axes.
+        axes: of components as columns, `(B, k, d, d)` in the dtype to compute in; None for the coordinate axes.
         table: see `triton_rule.tabulate`.
         numbers: see `triton_rule.choose_nodes`.
         sums: `(B, k, parts, 1 + 2 d + 2 d d)` in float64, or for the coordinate axes `(B, k, parts, 1 + 3 d)`.
@@ -77,7 +77,7 @@ def sum_in_lanes(
     program = tl.program_id(0).to(tl.int64)
     component, part = program // parts, program % parts
     row = component // k
-    scale = 1.0 / tl.load(numbers + row * 6)
+    scale = (1.0 / tl.load(numbers + row * 6)).to(WORKING)
     nodes, low = tl.load(numbers + row * 6 + 2).to(tl.int32), tl.load(numbers + row * 6 + 3).to(tl.int32)
     own = table + component * (2 + Q * (2 + d))
     curved, constant = tl.load(own) > 0, tl.load(own + 1)
@@ -92,25 +92,20 @@ def sum_in_lanes(
                 state = state + (zero,)
     last = tl.minimum(part * chunk + chunk, n)
     for start in range(part * chunk, last, GROUP * BLOCK):
-        along, squares, rise, slopes, curves = (), (), (), (), ()
+        along = ()
+        for _ in tl.static_range(GROUP * d):
+            along = along + (zero,)
+        for c in range(d):  # not unrolled, or the axes would take registers from the sums
+            along = _rotated(
+                along, points + row * points_stride + c * coordinate_stride, start, last, point_stride, means, axes,
+                component, scale, c, d, GROUP, BLOCK,
+            )  # fmt: skip
+        squares, rise, slopes, curves = (), (), (), ()
         for g in tl.static_range(GROUP):
-            at = start + g * BLOCK + tl.arange(0, BLOCK)
-            offsets = ()
-            for a in tl.static_range(d):
-                where = points + row * points_stride + at * point_stride + a * coordinate_stride
-                x = tl.load(where, at < last, 0.0).to(WORKING)
-                mean = tl.load(means + component * d + a).to(WORKING)
-                offsets = offsets + ((mean - x) * scale.to(WORKING),)
-            for a in tl.static_range(d):
-                y = offsets[a]
-                if axes is not None:
-                    y = zero
-                    for c in tl.static_range(d):
-                        y += tl.load(axes + component * (d * d) + c * d + a).to(WORKING) * offsets[c]
-                along = along + (y,)
-                squares = squares + (y * y,)
-                slopes, curves = slopes + (zero,), curves + (zero,)
             rise = rise + (zero + constant,)
+            for a in tl.static_range(d):
+                squares = squares + (along[g * d + a] * along[g * d + a],)
+                slopes, curves = slopes + (zero,), curves + (zero,)
         if curved:
             for q in range(low):
                 node = own + 2 + q * (2 + d)
@@ -128,7 +123,7 @@ def sum_in_lanes(
                 weight = tl.load(weights + row * weights_stride + at * weight_stride, at < last, 0.0).to(WORKING)
             length_sum += weight * rise[g]
             if GRAD:
-                state = _added(state, weight, along, squares, slopes, curves, g, axes is not None, d)
+                state = _added(state, weight, along, slopes, curves, g, axes is not None, d)
     # In the table weights of nodes are 2 ln 2 times as large, and rates times ln 2 are those of the formula.
     if axes is None:
         SIZE: tl.constexpr = 1 + 3 * d
@@ -157,6 +152,38 @@ def sum_in_lanes(
 
 
 @triton.jit
+def _rotated(
+    along,
+    points,
+    start,
+    last,
+    point_stride,
+    means,
+    axes,
+    component,
+    scale,
+    c,
+    d: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Return offsets of groups of points along the axes with the part of one more coordinate c."""
+    mean = tl.load(means + component * d + c).to(scale.dtype)
+    found, weights = (), ()
+    for a in tl.static_range(d):
+        if axes is None:
+            weights = weights + (tl.where(c == a, 1.0, 0.0).to(scale.dtype),)
+        else:
+            weights = weights + (tl.load(axes + component * (d * d) + c * d + a),)
+    for g in tl.static_range(GROUP):
+        at = start + g * BLOCK + tl.arange(0, BLOCK)
+        offset = (mean - tl.load(points + at * point_stride, at < last, 0.0).to(scale.dtype)) * scale
+        for a in tl.static_range(d):
+            found = found + (along[g * d + a] + weights[a] * offset,)
+    return found
+
+
+@triton.jit
 def _at_node(
     node, squares, rise, slopes, curves, d: tl.constexpr, GROUP: tl.constexpr, GRAD: tl.constexpr, LOW: tl.constexpr
 ):
@@ -167,9 +194,13 @@ def _at_node(
         rates = rates + (tl.load(node + 2 + a),)
     new_rise, new_slopes, new_curves = (), (), ()
     for g in tl.static_range(GROUP):
-        exponent = log_l - rates[0] * squares[g * d]
-        for a in tl.static_range(1, d):
+        # Two sums, so that fewer instructions wait for each other.
+        exponent, second = log_l - rates[0] * squares[g * d], tl.zeros_like(squares[0])
+        for a in tl.static_range(2, d, 2):
             exponent -= rates[a] * squares[g * d + a]
+        for a in tl.static_range(1, d, 2):
+            second += rates[a] * squares[g * d + a]
+        exponent -= second
         transform = power_of_2(exponent)
         mass = factor * transform
         if LOW:
@@ -234,22 +265,29 @@ def norm_and_inverse(square):
 
 @triton.jit
 def _added(
-    state, weight, along, squares, slopes, curves, g: tl.constexpr, DENSE: tl.constexpr, d: tl.constexpr
+    state, weight, along, slopes, curves, g: tl.constexpr, DENSE: tl.constexpr, d: tl.constexpr
 ):
     """Return sums over points with those of one more point of each lane."""
+    weighted, pulls, bends = (), (), ()
+    for a in tl.static_range(d):
+        weighted = weighted + (weight * along[g * d + a],)
+        pulls = pulls + (along[g * d + a] * slopes[g * d + a],)
+        bends = bends + (along[g * d + a] * curves[g * d + a],)
     at_slopes, at_pulls, at_slope_squares, at_curve_squares, at_slope_pairs, at_curve_pairs = (), (), (), (), (), ()
     for a in tl.static_range(d):
-        slope, curve, square = slopes[g * d + a], curves[g * d + a], weight * squares[g * d + a]
-        at_slopes = at_slopes + (state[a] + weight * slope,)
-        at_pulls = at_pulls + (state[d + a] + (weight * along[g * d + a]) * slope,)
-        at_slope_squares = at_slope_squares + (state[2 * d + a] + square * slope,)
-        at_curve_squares = at_curve_squares + (state[3 * d + a] + square * curve,)
+        at_slopes = at_slopes + (state[a] + weight * slopes[g * d + a],)
+        at_pulls = at_pulls + (state[d + a] + weight * pulls[a],)
+        at_slope_squares = at_slope_squares + (state[2 * d + a] + weighted[a] * pulls[a],)
+        at_curve_squares = at_curve_squares + (state[3 * d + a] + weighted[a] * bends[a],)
         if DENSE:
             for b in tl.static_range(a + 1, d):
                 of_slopes, of_curves = _of_pair(state, a, b, d)
-                product = (weight * along[g * d + a]) * along[g * d + b]
-                at_slope_pairs = at_slope_pairs + (of_slopes + product * (slopes[g * d + b] - slope),)
-                at_curve_pairs = at_curve_pairs + (of_curves + product * (curves[g * d + b] + curve),)
+                of_slopes += weighted[a] * pulls[b]
+                of_slopes -= weighted[b] * pulls[a]
+                of_curves += weighted[a] * bends[b]
+                of_curves += weighted[b] * bends[a]
+                at_slope_pairs = at_slope_pairs + (of_slopes,)
+                at_curve_pairs = at_curve_pairs + (of_curves,)
     return at_slopes + at_pulls + at_slope_squares + at_curve_squares + at_slope_pairs + at_curve_pairs
 
 
@@ -295,7 +333,7 @@ def sum_in_tiles(
     inside = axis < d
     turn = None
     if axes is not None:
-        turn = load_axes(axes + component * (d * d), d, D).to(WORKING)
+        turn = load_axes(axes + component * (d * d), d, D)
     length_sum = tl.zeros([BLOCK], tl.float64)
     slope_sum = tl.zeros([D], tl.float64)
     pull_sum = tl.zeros([D], tl.float64)
@@ -451,7 +489,7 @@ def evaluate_points(
         weight = tl.load(weights + component).to(WORKING)
         turn = None
         if axes is not None:
-            turn = load_axes(axes + component * (d * d), d, D).to(WORKING)
+            turn = load_axes(axes + component * (d * d), d, D)
         along, length, slope, curve = lengths_in_tile(x, means, turn, table, numbers, component, row, d, True, D, Q)
         pull = along * slope
         if axes is not None:

@@ -154,12 +154,12 @@ def choose_nodes(
         reach = tl.full((), 0.0, tl.float64)
     else:
         part = tl.arange(0, PARTS)
-        at = summaries + (row * parts + part) * (3 + d)
-        mass = tl.sum(tl.load(at, part < parts, 0.0), 0)
-        square = tl.sum(tl.load(at + 1, part < parts, 0.0), 0) / mass
-        reach = tl.max(tl.load(at + 2, part < parts, 0.0), 0)
-        offset = at[:, None] + 3 + axis[None, :]
-        shift = tl.sum(tl.load(offset, (part < parts)[:, None] & inside[None, :], 0.0), 0) / mass
+        summary = summaries + (row * parts + part) * (3 + d)
+        mass = tl.sum(tl.load(summary, part < parts, 0.0), 0)
+        square = tl.sum(tl.load(summary + 1, part < parts, 0.0), 0) / mass
+        reach = tl.max(tl.load(summary + 2, part < parts, 0.0), 0)
+        place = summary[:, None] + 3 + axis[None, :]
+        shift = tl.sum(tl.load(place, (part < parts)[:, None] & inside[None, :], 0.0), 0) / mass
         apart = tl.sum(shift * shift, 0)
     radius = tl.full((), 0.0, tl.float64)
     for start in range(0, k, K):
