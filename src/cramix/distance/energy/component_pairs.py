@@ -124,7 +124,7 @@ def components_to_points(
             lengths_sum += (lengths.mean * of_rows).sum(-1)
     if sums is None:
         return PairSum((p.weights * as_like(lengths_sum.view(batch, k), p.weights)).sum(-1)), at
-    at_weights, at_means, at_covariances = with_derivatives(shapes, p.multiplicity, working, sums)
+    at_weights, at_means, at_covariances = with_derivatives(rows, sums)
     scale = p.weights.reshape(batch, k, *(1,) * (p.covariances.ndim - 2))
     derivatives = at_weights, p.weights[..., None] * at_means, scale * at_covariances
     return PairSum((p.weights * at_weights).sum(-1), derivatives), at

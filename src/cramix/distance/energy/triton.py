@@ -1,13 +1,15 @@
 """The energy distance and its gradients on a GPU: no array with an axis of points and one of components or nodes.
 
-Everything that depends on the data, such as the number of quadrature nodes, is decided on the device: the host waits for
-nothing, and a call can be captured in a CUDA graph. Covariances are decomposed by `triton_axes`, `triton_rule` chooses
-unit and nodes, `triton_pairs` sums over pairs of components, and `triton_points` over components and points.
+What depends on the data, such as the number of quadrature nodes, is decided on the device: the host waits for nothing,
+and a call can be captured in a CUDA graph. `triton_axes` decomposes covariances, `triton_rule` chooses unit and nodes,
+`triton_pairs` sums over pairs of components, `triton_points` over components and points, and `triton_derivatives` turns
+these sums into derivatives.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,14 +19,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cramix.accelerator import is_interpreted
 from cramix.distance.energy import point_pairs
 from cramix.distance.energy.blocked import in_given_units
 from cramix.distance.energy.component_pairs import FEW_LENGTHS
-from cramix.distance.energy.flat_mixtures import Components, Ellipsoids, Points
-from cramix.distance.energy.mean_norm import Moments, with_derivatives
+from cramix.distance.energy.flat_mixtures import Components, Points
+from cramix.distance.energy.mean_norm import NEAR
 from cramix.distance.energy.nodes import LARGEST_REACH, lattice_step, low_end
 from cramix.distance.energy.signature import Evaluation, KnownEnergy, Problem
 from cramix.distance.energy.triton_axes import decompose
+from cramix.distance.energy.triton_derivatives import derive
 from cramix.distance.energy.triton_pairs import sum_over_pairs
 from cramix.distance.energy.triton_points import evaluate_points, sum_in_lanes, sum_in_tiles
 from cramix.distance.energy.triton_rule import choose_nodes, summarize_points, tabulate
@@ -35,8 +39,8 @@ _LANE = 8
 _LANES, _TOGETHER, _TILE = 128, 2, 64
 # Programs for each multiprocessor, and the most points of one, whose sums in float32 lose nothing.
 _PROGRAMS, _CHUNK = 6, 1 << 15
-# Points of a summary at least, and numbers in all summaries of a batch element.
-_SUMMARY, _SUMMARIES = 256, 1 << 12
+# Points of a summary at least, coordinates that are added at a time, and numbers in all summaries of a batch element.
+_SUMMARY, _COORDINATES, _SUMMARIES = 256, 1 << 11, 1 << 12
 # Components and nodes that are computed with at a time.
 _COMPONENTS, _NODES = 16, 64
 # Pairs of components that fill a GPU.
@@ -77,36 +81,41 @@ class Shapes(NamedTuple):
 
 def evaluate(problem: Problem) -> Evaluation:
     """Evaluate distances and derivatives of components; see `signature.Problem`. Sizes of blocks are chosen here."""
-    p, q, known_p, known_q, tolerance, grad_p, grad_q, _ = problem
+    p, q = problem.p, problem.q
     assert isinstance(p, Components), "points to points have no kernel"
     with torch.cuda.device_of(p.means) if p.means.is_cuda else nullcontext():  # Triton launches on the current device
-        if isinstance(q, Components):
-            return _between_components(p, q, problem)
-        weights, total = _normalized(p.weights)
-        p = Components(weights, p.means.contiguous(), _variances_or_matrices(p))
-        shapes = _shapes(p, pairs=known_p is None)
-        own = shapes.own
-        origin = (weights.unsqueeze(-1) * p.means.double()).sum(-2)
-        rule = _rule(p, p.weights.shape[1], own, tolerance, origin, q)
-        cross, table = _sums_over_points(p, q, own, rule, grad_p)
-        cross_total = (weights * cross[0]).sum(-1)
-        distances, at_p = cross_total, [cross[0], *(_each(weights, x) * x for x in cross[1:])]
-        if known_p is None:
-            within = _sums_over_pairs(p, p.weights.shape[1], shapes, rule, False, False, grad_p)
-            distances = distances - 0.5 * (weights * within[0]).sum(-1)
-            at_p = [a - (b if i == 0 else _each(weights, b) * b) for i, (a, b) in enumerate(zip(at_p, within, strict=True))]
-        else:
-            distances = distances - _in_units(known_p, rule)
-        at_q: tuple[Tensor, ...] = ()
-        if grad_q or known_q is None:
-            distances, at_q = _of_points(distances, p, q, own, rule, table, known_q is None, grad_q)
-        if known_q is not None:
-            distances = distances - _in_units(known_q, rule)
-        return Evaluation(
-            rule.unit * distances,
-            in_given_units(p, _as_given(problem.p, at_p), total, rule.unit) if grad_p else (),
-            at_q,
-        )
+        return _to_points(p, q, problem) if isinstance(q, Points) else _between_components(p, q, problem)
+
+
+def _to_points(given: Components, q: Points, problem: Problem) -> Evaluation:
+    """Evaluate distances of components to points."""
+    _, _, known_p, known_q, tolerance, grad_p, grad_q, _ = problem
+    k, (weights, total) = given.means.shape[1], _normalized(given.weights)
+    p = Components(weights, given.means.contiguous(), _variances_or_matrices(given))
+    shapes = _shapes(p, pairs=known_p is None)
+    own = shapes.own
+    rule = _rule(p, k, own, tolerance, _mean(p), q)
+    cross, table = _sums_over_points(p, q, own, rule, grad_p)
+    within = None if known_p is not None else _sums_over_pairs(p, k, shapes, rule, False, False, grad_p)
+    if grad_p:
+        (to_points, between), *at_means_and_covariances = _derivatives(p, own, rule, cross, within, table.dtype)
+    else:
+        to_points, between = cross[..., 0] / rule.mass.unsqueeze(-1), None if within is None else within[..., 0]
+    potential = to_points if within is None else to_points - between
+    mean = to_points if within is None else to_points - 0.5 * between
+    distances = (weights * mean).sum(-1)
+    at_q: tuple[Tensor, ...] = ()
+    if grad_q or known_q is None:
+        distances, at_q = _of_points(distances, p, q, own, rule, table, known_q is None, grad_q)
+    distances = rule.unit * distances
+    for known in (known_p, known_q):
+        distances = distances if known is None else distances - _known(known)
+    at_p: tuple[Tensor, ...] = ()
+    if grad_p:
+        centred = potential - (weights * potential).sum(-1, keepdim=True)  # the loss is that of normalised weights
+        at_weights = rule.unit.unsqueeze(-1) * centred / total
+        at_p = at_weights, *_as_given(given, at_means_and_covariances)
+    return Evaluation(distances, at_p, at_q)
 
 
 def _between_components(p: Components, q: Components, problem: Problem) -> Evaluation:
@@ -121,20 +130,26 @@ def _between_components(p: Components, q: Components, problem: Problem) -> Evalu
     )
     both = Components(positive, means, covariances)
     shapes = _shapes(both, pairs=True)
-    origin = (p_weights.unsqueeze(-1) * p.means.double()).sum(-2).expand(rows, -1).contiguous()
+    origin = _mean(Components(p_weights, p.means, sides[0])).expand(rows, -1).contiguous()
     rule = _rule(both, k, shapes.own, tolerance, origin)
     signed = torch.cat([positive[:, :k], -positive[:, k:]], 1)
     both = both._replace(weights=signed)
     sums = _sums_over_pairs(both, k, shapes, rule, known_p is not None, known_q is not None, grad_p or grad_q)
-    distances = -0.5 * (signed * sums[0]).sum(-1)
+    distances = -0.5 * rule.unit * (signed * sums[..., 0]).sum(-1)
     for known in (known_p, known_q):
-        distances = distances if known is None else distances - _in_units(known, rule)
-    gradients = [-sums[0], *(-_each(signed, x) * x for x in sums[1:])]
-    at_p, at_q = [x[:, :k] for x in gradients], [x[:, k:] for x in gradients]
-    at_q[0] = -at_q[0]
-    of_p, of_q = Components(positive[:, :k], means[:, :k], sides[0]), Components(positive[:, k:], means[:, k:], sides[1])
+        distances = distances if known is None else distances - _known(known)
+    if not (grad_p or grad_q):
+        return Evaluation(distances)
+    d = means.shape[-1]
+    at_weights, at_others = sums[..., 0], signed.unsqueeze(-1) * sums[..., 1:]
+    at_means, at_covariances = at_others[..., :d], at_others[..., d:].unflatten(-1, (d, d))
+    if not p.dense:
+        at_covariances = at_covariances.diagonal(dim1=-2, dim2=-1)
+    at_p = [-at_weights[:, :k], -at_means[:, :k], -at_covariances[:, :k]]
+    at_q = [at_weights[:, k:], -at_means[:, k:], -at_covariances[:, k:]]  # its weights are negative in the list
+    of_p, of_q = p._replace(weights=p_weights), q._replace(weights=q_weights)
     return Evaluation(
-        rule.unit * distances,
+        distances,
         in_given_units(of_p, _as_given(p, at_p), p_total, rule.unit) if grad_p else (),
         in_given_units(of_q, _as_given(q, at_q), q_total, rule.unit) if grad_q else (),
     )
@@ -146,13 +161,14 @@ def _normalized(weights: Tensor) -> tuple[Tensor, Tensor]:
     return weights / total, total
 
 
-def _each(weights: Tensor, x: Tensor) -> Tensor:
-    return weights.reshape(*weights.shape, *(1,) * (x.ndim - 2))
+def _mean(side: Components) -> Tensor:
+    """Return `E X`, `(B, d)` in float64."""
+    return (side.weights.unsqueeze(-1) * side.means.double()).sum(-2)
 
 
-def _in_units(known: KnownEnergy, rule: _Rule) -> Tensor:
-    assert isinstance(known.energy, Tensor), "sums over all pairs are not kept for each node here"
-    return (known.energy if known.rows is None else known.energy[known.rows]) / rule.unit
+def _known(known: KnownEnergy) -> Tensor:
+    assert isinstance(known.energy, Tensor), "the nodes of other energies are chosen on the host"
+    return known.energy if known.rows is None else known.energy[known.rows]
 
 
 def _variances_or_matrices(side: Components) -> Tensor:
@@ -162,7 +178,7 @@ def _variances_or_matrices(side: Components) -> Tensor:
     return side.covariances.double().expand(*side.covariances.shape[:2], side.means.shape[-1])
 
 
-def _as_given(side: Components, gradients: list[Tensor]) -> tuple[Tensor, ...]:
+def _as_given(side: Components, gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return derivatives in the covariances as they were given: the same matrices, or fewer variances."""
     *others, at_covariances = gradients
     if side.covariances.shape[-1] < at_covariances.shape[-1]:
@@ -173,17 +189,16 @@ def _as_given(side: Components, gradients: list[Tensor]) -> tuple[Tensor, ...]:
 def _shapes(side: Components, pairs: bool) -> Shapes:
     """Decompose the covariances of pairs i <= j of components, or of each with itself."""
     (batch, k, d), covariances = side.means.shape, side.covariances
-    second = k if pairs else 1
+    if side.dense and covariances.is_cuda:
+        shape = batch, k, k if pairs else 1, d
+        variances = covariances.new_empty(shape, dtype=torch.float64)
+        return decomposed(covariances, Shapes(variances, covariances.new_empty(*shape, d, dtype=torch.float64)))
+    covariances = covariances.double()
+    sums = covariances.unsqueeze(2) + covariances.unsqueeze(1 if pairs else 2)
     if not side.dense:
-        return Shapes(covariances.unsqueeze(2) + (covariances.unsqueeze(1) if pairs else covariances.unsqueeze(2)), None)
-    if not covariances.is_cuda:  # in the interpreter
-        covariances = 0.5 * (covariances.double() + covariances.double().mT)
-        sums = covariances.unsqueeze(2) + (covariances.unsqueeze(1) if pairs else covariances.unsqueeze(2))
-        variances, axes = torch.linalg.eigh(sums)
-        return Shapes(variances.clamp_min_(0), axes.contiguous())
-    variances = covariances.new_empty(batch, k, second, d, dtype=torch.float64)
-    axes = covariances.new_empty(batch, k, second, d, d, dtype=torch.float64)
-    return decomposed(covariances, Shapes(variances, axes))
+        return Shapes(sums, None)
+    variances, axes = torch.linalg.eigh(0.5 * (sums + sums.mT))  # under the interpreter, where rotations take long
+    return Shapes(variances.clamp_min_(0), axes.contiguous())
 
 
 def decomposed(covariances: Tensor, out: Shapes) -> Shapes:
@@ -207,11 +222,11 @@ def _rule(
     if points is not None:
         n = points.means.shape[1]
         parts = min(triton.cdiv(n, _SUMMARY), max(1, _SUMMARIES // wide))
-        chunk = triton.cdiv(n, parts)
         summaries = numbers.new_empty(batch, parts, 3 + d)
         given, strides = _strided(points)
+        block = min(max(_COORDINATES // wide, 16), _SUMMARY)
         summarize_points[(batch * parts,)](
-            points.means, given, origin, summaries, n, chunk, parts, *strides, d, wide, max(16, _SUMMARY // wide)
+            points.means, given, origin, summaries, n, triton.cdiv(n, parts), parts, *strides, d, wide, block
         )
     choose_nodes[(batch,)](
         side.weights, side.means, own.variances, origin, summaries, settings, nodes, numbers, k, of_p, parts, count,
@@ -232,26 +247,24 @@ def _settings(tolerance: float, device: torch.device) -> tuple[Tensor, int]:
 
 def _sums_over_pairs(
     side: Components, of_p: int, shapes: Shapes, rule: _Rule, known_p: bool, known_q: bool, grad: bool
-) -> list[Tensor]:
-    """Return at each component `sum_j s_j E|X_i - X_j|`, `(B, k)`, and its derivatives in mean and covariance."""
+) -> Tensor:
+    """Return at each component `sum_j s_j E|X_i - X_j|`, and its derivatives in mean and covariance.
+
+    They are `(B, k, 1 + d + d d)`, only the first of them is valid without derivatives.
+    """
     batch, k, d = side.means.shape
-    each = max(1, k * k * batch // _PAIRS // max(1, k))
-    each = min(each, k)
+    each = min(max(1, batch * k * k // _PAIRS), k)
     parts = triton.cdiv(k, each)
     sums = rule.numbers.new_empty(batch, k, parts, 1 + d + d * d)
     sum_over_pairs[(batch * k * parts,)](
         side.weights, side.means, *shapes, *rule, sums, k, of_p, parts, each,
         d, known_p, known_q, grad, _NODES, rule.nodes.shape[-1], _padded(d),
     )  # fmt: skip
-    if not grad:
-        return [sums[..., 0].sum(2)]
-    total = sums.squeeze(2) if parts == 1 else sums.sum(2)
-    stretch = total[..., 1 + d :].unflatten(-1, (d, d))
-    return [total[..., 0], total[..., 1 : 1 + d], stretch if side.dense else stretch.diagonal(dim1=-2, dim2=-1)]
+    return sums.squeeze(2) if parts == 1 else sums.sum(2)
 
 
-def _sums_over_points(p: Components, q: Points, own: Shapes, rule: _Rule, grad: bool) -> tuple[list[Tensor], Tensor]:
-    """Return mean distances of components to all points, `(B, k)`, with derivatives, and the table of the components."""
+def _sums_over_points(p: Components, q: Points, own: Shapes, rule: _Rule, grad: bool) -> tuple[Tensor, Tensor]:
+    """Return sums over points, see `triton_points`, `(B, k, *)`, and a table of the components."""
     (batch, k, d), n, q_padded = p.means.shape, q.means.shape[1], rule.nodes.shape[-1]
     working = torch.float32 if batch * k * n > FEW_LENGTHS else torch.float64
     table = rule.numbers.new_empty(batch, k, 2 + q_padded * (2 + d), dtype=working)
@@ -270,18 +283,24 @@ def _sums_over_points(p: Components, q: Points, own: Shapes, rule: _Rule, grad: 
     axes = None if own.axes is None else own.axes.to(working)
     arguments = q.means, given, p.means, axes, table, rule.numbers, sums, n, chunk, parts, k, *strides, d, grad
     if lanes:
-        sum_in_lanes[(batch * k * parts,)](*arguments, together, _LANES, q_padded, _TYPES[working])
+        assembly = working == torch.float32 and p.means.is_cuda and not is_interpreted() and not torch.version.hip
+        sum_in_lanes[(batch * k * parts,)](*arguments, together, _LANES, q_padded, _TYPES[working], assembly)
     else:
         sum_in_tiles[(batch * k * parts,)](*arguments, _padded(d), _TILE, q_padded, _TYPES[working], num_warps=8)
-    total = (sums if grad else sums[..., :1]).sum(2) / rule.mass[:, None, None]
-    if not grad:
-        return [total[..., 0]], table
-    flat = total.flatten(0, 1)
-    outer = flat[:, 1 + 2 * d :]
-    found = Moments(flat[:, : 1 + d], flat[:, 1 + d : 1 + 2 * d], outer if own.axes is None else outer.unflatten(1, (d, -1)))
-    units = rule.unit[:, None, None]
-    shapes = Ellipsoids(0.5 * own.variances / (units * units), own.axes)
-    return list(with_derivatives(shapes, 1, working, found)), table
+    return sums.sum(2), table
+
+
+def _derivatives(
+    p: Components, own: Shapes, rule: _Rule, cross: Tensor, within: Tensor | None, working: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean lengths `(2, B, k)`, to points and between components, and derivatives in means and covariances."""
+    batch, k, d = p.means.shape
+    lengths, at_means = cross.new_empty(2, batch, k), cross.new_empty(batch, k, d)
+    at_covariances = torch.empty_like(own.variances if own.axes is None else own.axes)
+    derive[(batch * k,)](
+        cross, within, p.weights, *own, rule.numbers, lengths, at_means, at_covariances, k, d, NEAR[working], _padded(d)
+    )
+    return lengths, at_means, at_covariances
 
 
 def _of_points(

@@ -3,9 +3,9 @@
 `sum_in_lanes` is for few dimensions: coordinates and sums are in registers, each lane has its own points.
 `sum_in_tiles` takes any number of them. Neither writes anything that has an axis of points or of nodes.
 
-With b an offset along the axes of a component, in units, and w the weight of the point, the sums are: of w times the
-length, `(1,)`, w slope, `(d,)`, w b slope, `(d,)`, and of `w b_a b_b slope_b` and `w b_a b_b curve_b`, `(d, d)` each, or
-for variances along the coordinate axes of `w b_a^2 curve_a`, `(d,)`. See `mean_norm.Moments`.
+With b an offset along the axes of a component, in units, and w the weight of the point, the sums are those of
+`mean_norm.Moments`: of w times the length, `(1,)`, w slope, `(d,)`, w b slope, `(d,)`, and of `w b_a b_b slope_b` and
+`w b_a b_b curve_b`, `(d, 2 d)`, or for variances along the coordinate axes of `w b_a^2 curve_a`, `(d,)`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ _LN_2 = tl.constexpr(0.6931471805599453)
 _TINY = tl.constexpr(1e-12)
 
 
-@triton.jit(
-    do_not_specialize=["n", "chunk", "parts", "points_stride", "point_stride", "weights_stride"]
-)
+@triton.jit(do_not_specialize=["n", "chunk", "parts", "k", "points_stride", "point_stride", "weights_stride"])
 def sum_in_lanes(
     points,
     weights,
@@ -44,6 +42,7 @@ def sum_in_lanes(
     BLOCK: tl.constexpr,
     Q: tl.constexpr,
     WORKING: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
 ):
     """Write the sums of a component over a chunk of points.
 
@@ -73,6 +72,7 @@ def sum_in_lanes(
         BLOCK: lanes.
         Q: nodes, padded.
         WORKING: dtype to compute in.
+        ASSEMBLY: whether to use PTX, in float32 on a GPU of NVIDIA.
     """
     program = tl.program_id(0).to(tl.int64)
     component, part = program // parts, program % parts
@@ -95,11 +95,12 @@ def sum_in_lanes(
         along = ()
         for _ in tl.static_range(GROUP * d):
             along = along + (zero,)
-        for c in range(d):  # not unrolled, or the axes would take registers from the sums
+        for c in range(d):  # an inner loop: from the outer one, the axes would be moved in front of it, into registers
             along = _rotated(
                 along, points + row * points_stride + c * coordinate_stride, start, last, point_stride, means, axes,
                 component, scale, c, d, GROUP, BLOCK,
             )  # fmt: skip
+        along = _unrelated(along, GROUP * d, ASSEMBLY)
         squares, rise, slopes, curves = (), (), (), ()
         for g in tl.static_range(GROUP):
             rise = rise + (zero + constant,)
@@ -115,6 +116,7 @@ def sum_in_lanes(
                 rise, slopes, curves = _at_node(node, squares, rise, slopes, curves, d, GROUP, GRAD, False)
         else:
             rise, slopes, curves = _plain_norms(squares, d, GROUP)
+        slopes, curves = _unrelated(slopes, GROUP * d, ASSEMBLY), _unrelated(curves, GROUP * d, ASSEMBLY)
         for g in tl.static_range(GROUP):
             at = start + g * BLOCK + tl.arange(0, BLOCK)
             if weights is None:
@@ -149,6 +151,22 @@ def sum_in_lanes(
                     curve = tl.sum(of_curves.to(tl.float64), 0) * _LN_2
                     tl.store(out + 1 + 2 * d + a * 2 * d + b, slope)
                     tl.store(out + 1 + 2 * d + a * 2 * d + d + b, curve)
+
+
+@triton.jit
+def _unrelated(values, COUNT: tl.constexpr, ASSEMBLY: tl.constexpr):
+    """Return the values, as results of something that the compiler cannot look into.
+
+    Otherwise it packs them into vectors, in several orders at once, and computes and keeps a copy for each.
+    """
+    if ASSEMBLY:
+        found = ()
+        for i in tl.static_range(COUNT):
+            move = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [values[i]], tl.float32, is_pure=True, pack=1)
+            found = found + (move,)
+        return found
+    else:
+        return values
 
 
 @triton.jit
@@ -229,14 +247,19 @@ def power_of_2(x):
 @triton.jit
 def one_minus_power(x, power):
     """Return `1 - 2 ^ x` for x <= 0 without losing digits, given `2 ^ x`."""
-    near = tl.maximum(x, -0.7) * _LN_2
-    series = tl.full(x.shape, 1.0, x.dtype)
+    near = tl.maximum(x, -0.7)
     if x.dtype == tl.float64:
+        series = tl.full(x.shape, 1.0, tl.float64)
         for i in tl.static_range(14):
-            series = 1.0 + series * near * (1.0 / (15 - i))
+            series = 1.0 + series * near * (_LN_2 / (15 - i))
+        series = series * _LN_2
     else:
-        for i in tl.static_range(6):
-            series = 1.0 + series * near * (1.0 / (7 - i))
+        series = 0.00015403530393381606 + near * 1.5252733804059838e-05
+        series = 0.0013333558146428441 + series * near
+        series = 0.009618129107628477 + series * near
+        series = 0.055504108664821576 + series * near
+        series = 0.2402265069591007 + series * near
+        series = 0.6931471805599453 + series * near
     return tl.where(x > -0.7, -near * series, 1.0 - power)
 
 
@@ -264,9 +287,7 @@ def norm_and_inverse(square):
 
 
 @triton.jit
-def _added(
-    state, weight, along, slopes, curves, g: tl.constexpr, DENSE: tl.constexpr, d: tl.constexpr
-):
+def _added(state, weight, along, slopes, curves, g: tl.constexpr, DENSE: tl.constexpr, d: tl.constexpr):
     """Return sums over points with those of one more point of each lane."""
     weighted, pulls, bends = (), (), ()
     for a in tl.static_range(d):
@@ -298,9 +319,7 @@ def _of_pair(state, A: tl.constexpr, B: tl.constexpr, d: tl.constexpr):
     return state[INDEX], state[INDEX + d * (d - 1) // 2]
 
 
-@triton.jit(
-    do_not_specialize=["n", "chunk", "parts", "points_stride", "point_stride", "weights_stride"]
-)
+@triton.jit(do_not_specialize=["n", "chunk", "parts", "k", "points_stride", "point_stride", "weights_stride"])
 def sum_in_tiles(
     points,
     weights,
@@ -389,7 +408,17 @@ def load_axes(axes, d: tl.constexpr, D: tl.constexpr):
 
 @triton.jit
 def lengths_in_tile(
-    x, means, turn, table, numbers, component, row, d: tl.constexpr, GRAD: tl.constexpr, D: tl.constexpr, Q: tl.constexpr
+    x,
+    means,
+    turn,
+    table,
+    numbers,
+    component,
+    row,
+    d: tl.constexpr,
+    GRAD: tl.constexpr,
+    D: tl.constexpr,
+    Q: tl.constexpr,
 ):
     """Return offsets of points `(BLOCK, D)` along the axes of a component, and mean lengths, slopes and curves."""
     axis = tl.arange(0, D)

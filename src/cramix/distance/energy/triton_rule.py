@@ -229,9 +229,7 @@ def _means(means, component, axis, there, d: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["k"])
-def tabulate(
-    variances, rule, numbers, table, k, d: tl.constexpr, D: tl.constexpr, Q: tl.constexpr
-):
+def tabulate(variances, rule, numbers, table, k, d: tl.constexpr, D: tl.constexpr, Q: tl.constexpr):
     """Write what the passes over points need of a component at each node.
 
     That is, with `log2 L = l - sum_a r_a b_a^2` for offsets b along the axes: `2 ln 2` times the weight of the node, l,
