@@ -26,7 +26,7 @@ pytestmark = [
 ]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPS = torch.finfo(torch.float32).eps
-TOLERANCE = 1e-6
+TOLERANCE, FEW_NODES = 1e-6, 1e-3
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +83,12 @@ def numbers(found: Evaluation) -> list[Tensor]:
     return [torch.as_tensor(x) for x in (found.distances, *found.at_p, *found.at_q)]
 
 
+def size_of(side: Side) -> float:
+    """Return the root of a mean square, up to a small factor."""
+    spread = side.means.flatten(0, 1).var(0, correction=0).sum()
+    return (spread if side.covariances is None else spread + side.covariances.amax()).sqrt().item()
+
+
 def one_by_one(given: Problem) -> list[Tensor]:
     """Evaluate by plain torch, each batch element for itself: together they would get more nodes than they need."""
     found = []
@@ -100,7 +106,7 @@ def check(given: Problem) -> None:
     assert takes_triton(given)
     exact = given._replace(p=in_float64(given.p), q=in_float64(given.q), tolerance=1e-12)
     truth, plain, found = one_by_one(exact), one_by_one(given), numbers(IMPLEMENTATIONS["triton"](given))
-    spread = max(x.means.flatten(0, 1).std(0, correction=0).norm().item() for x in (given.p, given.q))
+    spread = max(map(size_of, (given.p, given.q)))
     for i, (true, torchs, kernels) in enumerate(zip(truth, plain, found, strict=True)):
         assert kernels.shape == true.shape
         size = true.abs().amax().item()
@@ -123,8 +129,8 @@ def test_components_to_points(batch: int, k: int, d: int, n: int) -> None:
 def test_many_components() -> None:
     energies = KnownEnergy(torch.ones(1, dtype=torch.float64, device=DEVICE), None)
     many = components(1, 33, 1, seed=1)
-    check(Problem(many, cloud(1, 40, 1, seed=2), energies, energies, 1e-2, False, True))
-    check(Problem(components(1, 1, 1, seed=3), many, None, energies, 1e-2, True, True))
+    check(Problem(many, cloud(1, 40, 1, seed=2), energies, energies, FEW_NODES, False, True))
+    check(Problem(components(1, 1, 1, seed=3), many, None, energies, FEW_NODES, True, True))
 
 
 @pytest.mark.parametrize(("k", "d", "n"), [(1, 2, 1), (3, 3, 50), (2, 9, 33)])
@@ -207,7 +213,14 @@ def test_many_programs(d: int, weighted: bool, monkeypatch: pytest.MonkeyPatch) 
         ("_NODES", 16),
     ):
         monkeypatch.setattr(triton, name, value)
-    check(problem(components(2, 2, d, seed=1), cloud(2, 150, d, seed=2, weighted=weighted), self_energy=False))
+    check(
+        problem(
+            components(2, 2, d, seed=1),
+            cloud(2, 150, d, seed=2, weighted=weighted),
+            self_energy=False,
+            tolerance=FEW_NODES,
+        )
+    )
 
 
 def test_equal_mixtures() -> None:
@@ -221,9 +234,9 @@ def test_known_energies() -> None:
     energies = torch.tensor([0.7, 0.2], dtype=torch.float64, device=DEVICE)
     rows = torch.tensor([1, 0], device=DEVICE)
     for side in (q, points):
-        check(Problem(p, side, KnownEnergy(energies, rows), KnownEnergy(energies, None), TOLERANCE, False, True))
-        check(Problem(p, side, None, KnownEnergy(energies, rows), TOLERANCE, True, False))
-        check(Problem(p, side, KnownEnergy(energies, None), KnownEnergy(energies, None), TOLERANCE, False, False))
+        check(Problem(p, side, KnownEnergy(energies, rows), KnownEnergy(energies, None), FEW_NODES, False, True))
+        check(Problem(p, side, None, KnownEnergy(energies, rows), FEW_NODES, True, False))
+        check(Problem(p, side, KnownEnergy(energies, None), KnownEnergy(energies, None), FEW_NODES, False, False))
 
 
 def test_shared_strided_and_expanded_input() -> None:
@@ -231,10 +244,14 @@ def test_shared_strided_and_expanded_input() -> None:
     p = Components(*(torch.stack((x, x), -1)[..., 0] for x in p))
     wide = cloud(1, 80, 6, seed=2)
     points = Points(torch.stack((wide.weights, wide.weights), -1)[..., 1], wide.means[..., ::2])
-    check(problem(p, points, self_energy=False))
-    check(problem(p, Points(points.weights, wide.means[:, :, :3].mT.contiguous().mT), self_energy=False))
+    check(problem(p, points, self_energy=False, tolerance=FEW_NODES))
+    check(
+        problem(
+            p, Points(points.weights, wide.means[:, :, :3].mT.contiguous().mT), self_energy=False, tolerance=FEW_NODES
+        )
+    )
     shared = Components(*(x[:1].expand(3, *x.shape[1:]) for x in p))
-    check(problem(shared, components(3, 2, 3, seed=3)))
+    check(problem(shared, components(3, 2, 3, seed=3), tolerance=FEW_NODES))
 
 
 @pytest.mark.parametrize(
