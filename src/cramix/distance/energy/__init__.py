@@ -7,7 +7,7 @@ implementations:
 - `blocked`: blocks of pairs in torch, with one quadrature rule for all of them;
 - `small`: the same on NumPy arrays, for problems so small that the time goes into calls;
 - `triton`: GPU kernels, in one pass and without a word to the host; `triton_axes`, `triton_rule`,
-  `triton_pairs`, `triton_points` and `triton_derivatives` are its parts;
+  `triton_pairs`, `triton_points`, `triton_lanes` and `triton_derivatives` are its parts;
 - `transforms`: one custom operator around it, for torch.compile and function transforms.
 
 `ladder` chooses one, and `autograd` makes it differentiable. The rest are parts of `blocked`: `flat_mixtures`

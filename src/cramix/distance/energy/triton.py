@@ -2,8 +2,8 @@
 
 What depends on the data, such as the number of quadrature nodes, is decided on the device: the host waits for nothing,
 and a call can be captured in a CUDA graph. `triton_axes` decomposes covariances, `triton_rule` chooses unit and nodes,
-`triton_pairs` sums over pairs of components, `triton_points` over components and points, and `triton_derivatives` turns
-these sums into derivatives.
+`triton_pairs` sums over pairs of components, `triton_points` and `triton_lanes` over components and points, and
+`triton_derivatives` turns these sums into derivatives.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from cramix.distance.energy.nodes import LARGEST_REACH, lattice_step, low_end
 from cramix.distance.energy.signature import Evaluation, KnownEnergy, Problem
 from cramix.distance.energy.triton_axes import decompose
 from cramix.distance.energy.triton_derivatives import derive
+from cramix.distance.energy.triton_lanes import sum_in_lanes
 from cramix.distance.energy.triton_pairs import sum_over_pairs
-from cramix.distance.energy.triton_points import evaluate_points, sum_in_lanes, sum_in_tiles
+from cramix.distance.energy.triton_points import evaluate_points, sum_in_tiles
 from cramix.distance.energy.triton_rule import choose_nodes, summarize_points, tabulate
 
 # The most coordinates of a lane, whose sums fit in registers.
