@@ -1,6 +1,7 @@
 """Losses, scores and fits on a GPU against the paper's formula, eager and compiled, and against what the chip can do.
 
-Results go to benchmarks/gpu.md. `--parts` runs some sections only; a page is written with those that were run.
+Results go to benchmarks/gpu.md. `--parts` runs some sections only, such as `--parts exact`, which takes seconds; a page
+is written with those that were run.
 """
 
 from __future__ import annotations
@@ -254,6 +255,44 @@ def clouds(bandwidth: float) -> Iterator[tuple[str, str, Contestants]]:
         )
 
 
+def exact(bandwidth: float) -> Iterator[tuple[str, str, Contestants]]:
+    """The distance without slices alone: no formula of others is compiled, so that this takes seconds."""
+    generator = torch.Generator(DEVICE).manual_seed(5)
+    for n, d, k in ((10**5, 8, 16), (10**6, 8, 16), (10**7, 8, 16), (10**6, 2, 16), (10**6, 32, 16)):
+        x = torch.randn(n, d, device=DEVICE, generator=generator) @ torch.randn(
+            d, d, device=DEVICE, generator=generator
+        )
+        p = [v.requires_grad_() for v in mixture(k, d)]
+
+        def loss(p: list[torch.Tensor] = p, x: torch.Tensor = x) -> torch.Tensor:
+            of_p = MultivariateNormalMixture(*p, validate_args=False)
+            return sliced_cramer_loss(of_p, x, directions="exact", target_self_energy=False)
+
+        def value(loss: Callable[[], torch.Tensor] = loss) -> torch.Tensor:
+            with torch.no_grad():
+                return loss()
+
+        # With 16 nodes: a rotation, exponents, slopes and curves at each node, and the sums over the points.
+        arithmetic = (d * d + 16 * (3 * d + 5) + 2 * d * d + 7 * d) * n * k / FLOPS * 1e3
+        traffic = 4 * n * d / bandwidth * 1e3
+        contestants = {"all gradients of the mixture": with_gradients(loss, p), "value": value}
+        if n == 10**6:
+            leaves = [*p, x.clone().requires_grad_()]
+            contestants["with gradients of the points"] = with_gradients(
+                lambda f=loss, y=leaves: f(y[:3], y[3]), leaves
+            )
+        floor = f"{arithmetic:.2g} ms of arithmetic with gradients, {traffic:.2g} ms of memory traffic"
+        yield f"Exact, {n:,} points, d = {d}, k = {k}, without their self energy", floor, contestants
+    for d, k in ((8, 16), (2, 8)):
+        p, q = [v.requires_grad_() for v in mixture(k, d)], [v + 0.1 for v in mixture(k, d)]
+
+        def between(p: list[torch.Tensor] = p, q: list[torch.Tensor] = q) -> torch.Tensor:
+            sides = (MultivariateNormalMixture(*v, validate_args=False) for v in (p, q))
+            return sliced_cramer_loss(*sides, directions="exact")
+
+        yield f"Exact, {k} to {k} components, d = {d}", "launches", {"all gradients": with_gradients(between, p)}
+
+
 def eager_em(x: torch.Tensor, k: int, steps: int) -> torch.Tensor:
     """Expectation maximisation as one writes it in torch, from k rows; returns the mean log likelihood."""
     n, d = x.shape
@@ -298,6 +337,7 @@ PARTS: dict[str, Callable[[float], Iterator[tuple[str, str, Contestants]]]] = {
     "batches": batches,
     "scores": scores,
     "clouds": clouds,
+    "exact": exact,
     "fits": fits,
 }
 

@@ -6,6 +6,8 @@ implementations:
 - `reference`: all pairs, by the plainest quadrature of the mean length of a normal vector, for tests;
 - `blocked`: blocks of pairs in torch, with one quadrature rule for all of them;
 - `small`: the same on NumPy arrays, for problems so small that the time goes into calls;
+- `triton`: GPU kernels, in one pass and without a word to the host; `triton_axes`, `triton_rule`,
+  `triton_pairs`, `triton_points`, `triton_lanes` and `triton_derivatives` are its parts;
 - `transforms`: one custom operator around it, for torch.compile and function transforms.
 
 `ladder` chooses one, and `autograd` makes it differentiable. The rest are parts of `blocked`: `flat_mixtures`

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from cramix.accelerator import runs_triton
 from cramix.distance.energy import ladder, point_pairs
 from cramix.distance.energy.flat_mixtures import Components, Points, Side
 from cramix.distance.energy.self_energy import SelfEnergy
@@ -18,6 +19,8 @@ from cramix.torch_internals import in_transform, plain_eager
 
 # Up to this many components, and this many uses in a batch, the pairs within a side are summed with all others.
 _FEW_COMPONENTS, _FEW_USES = 16, 64
+# The same for kernels on a GPU, which would have to wait for the self energy.
+_FEW_COMPONENTS_ON_GPU = 128
 
 Energy = Tensor | SelfEnergy
 
@@ -116,6 +119,8 @@ def _known(side: Operand, batch: torch.Size, tolerance: float, block: int | None
     shape = mixture.batch_shape
     if energy is None:
         few = mixture.n_components <= _FEW_COMPONENTS and batch.numel() <= _FEW_USES * shape.numel()
+        if runs_triton(mixture.means) and mixture.means.dtype == torch.float32:
+            few = mixture.n_components <= _FEW_COMPONENTS_ON_GPU
         if side.needs_grad or (few and not mixture.is_empirical):
             return None
         energy = self_energy_of(mixture, tolerance, block)

@@ -30,8 +30,8 @@ def evaluate(problem: Problem) -> Evaluation:
         result = _components(p, q, unit, radius, problem)
     return Evaluation(
         unit * result.distances,
-        _in_given_units(p, result.at_p, p_total, unit) if problem.grad_p else (),
-        _in_given_units(q, result.at_q, q_total, unit) if problem.grad_q else (),
+        in_given_units(p, result.at_p, p_total, unit) if problem.grad_p else (),
+        in_given_units(q, result.at_q, q_total, unit) if problem.grad_q else (),
     )
 
 
@@ -123,7 +123,7 @@ def _nodes_for(variances: Array, p: Components, q: Side, radius: Array, toleranc
     return choose_nodes(variances, p.multiplicity, reach, tolerance, unit)
 
 
-def _in_given_units(side: Side, gradients: tuple[Array, ...], total: Array, unit: Array) -> tuple[Array, ...]:
+def in_given_units(side: Side, gradients: tuple[Array, ...], total: Array, unit: Array) -> tuple[Array, ...]:
     """Return derivatives in the tensors as they were given: weights of another sum, and lengths in other units.
 
     The loss is that of the normalised weights, so their gradient has mean 0 under them.

@@ -17,7 +17,7 @@ from cramix.distance.energy.pair_norm import pair_norm
 from cramix.distance.kernels import Scratch, block_size
 
 # Up to this many lengths float32 gains nothing over float64.
-_FEW_LENGTHS = 1 << 11
+FEW_LENGTHS = 1 << 11
 
 
 class PairSum(NamedTuple):
@@ -96,7 +96,7 @@ def components_to_points(
     """
     batch, k, dim = p.means.shape
     masses, everywhere = as_tensor(q.weights), as_tensor(q.means)
-    n, few = everywhere.shape[-2], min(_FEW_LENGTHS, array_size(p.means, block))
+    n, few = everywhere.shape[-2], min(FEW_LENGTHS, array_size(p.means, block))
     working = everywhere.dtype if batch * k * n > few else torch.float64
     rows = Rows(nodes, shapes, p.multiplicity, working, grad_p or grad_q)
     weights = as_tensor(p.weights)

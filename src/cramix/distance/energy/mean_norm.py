@@ -25,7 +25,7 @@ from cramix.distance.kernels import LARGEST_EXPONENT, Scratch
 # |difference of variances| * t below which derivatives replace divided differences. For a single t it would be about
 # cbrt(eps / 2); the mean t of near and far points includes some that are 10 times as large. Sums in float32 round more,
 # so there the limit is higher.
-_NEAR = {torch.float32: 1e-3, torch.float64: 5e-7}
+NEAR = {torch.float32: 1e-3, torch.float64: 5e-7}
 _LOG2_E = math.log2(math.e)
 
 
@@ -172,7 +172,7 @@ def with_derivatives(rows: Rows, sums: Moments) -> tuple[Array, Array, Array]:
     if axes is None:
         return length, pull, 0.5 * rows.multiplicity * slope - outer
     transposed = axes.swapaxes(-2, -1)
-    along = add_to_diagonal(-_divided_differences(variances, outer, _NEAR[rows.dtype]), 0.5 * slope)
+    along = add_to_diagonal(-_divided_differences(variances, outer, NEAR[rows.dtype]), 0.5 * slope)
     return length, (pull[..., None, :] @ transposed)[..., 0, :], axes @ along @ transposed
 
 

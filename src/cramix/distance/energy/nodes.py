@@ -20,6 +20,8 @@ _ROOT_PI = math.sqrt(math.pi)
 # At nodes t below this L is close to 1, for vectors of the size of the problem.
 _LOW = 1 / 256
 _MOST_GAUSS = 12
+# No vector of a weight that counts is longer, in units of the size of the problem.
+LARGEST_REACH = 1e12
 
 
 class Nodes(NamedTuple):
@@ -54,7 +56,7 @@ def choose_nodes(
         unit: of the lengths, `(B or 1,)`, 1 if None.
     """
     tolerance = 0.8 * tolerance  # the errors of the step, the low end and the high end add up to 1.25 of it at most
-    step, end, largest = _step(tolerance), low_end(tolerance), as_numpy(radius)
+    step, end, largest = lattice_step(tolerance), low_end(tolerance), as_numpy(radius)
     phase = np.log(np.ones_like(largest) if unit is None else as_numpy(unit))
     # The lattice does not move when the radius and the unit change, so that the loss stays the same function all along
     # an optimisation.
@@ -81,7 +83,7 @@ def choose_nodes(
 def lattice(first: int, count: int, tolerance: float, unit: Tensor) -> Tensor:
     """Return `t` at `count` nodes of the lattice that `choose_nodes` uses for a tolerance, `(B, count)`."""
     phase = np.log(unit.cpu().numpy())
-    u = _on_lattice(np.full_like(phase, first), count, _step(0.8 * tolerance), phase)
+    u = _on_lattice(np.full_like(phase, first), count, lattice_step(0.8 * tolerance), phase)
     return torch.as_tensor(u * u, device=unit.device)
 
 
@@ -96,7 +98,7 @@ def _on_lattice(first: np.ndarray, count: int, step: float, phase: np.ndarray) -
 
 
 @lru_cache
-def _step(tolerance: float) -> float:
+def lattice_step(tolerance: float) -> float:
     """Solve `sqrt(2) h / pi exp(-pi^2 / (2 h)) = tolerance`, the error of the trapezoid rule for a point."""
     step = 0.3
     for _ in range(20):
@@ -112,7 +114,7 @@ def low_end(tolerance: float) -> LowEnd:
     recurrence gives the Gauss rules. The error of m nodes is `h / sqrt(pi) |p|^2 E|Z|^(2 n) / n!` at most, with
     n = 2 m + 1 and |p| the norm of the monic orthogonal polynomial, and `E|Z|^(2 n) <= (2 n - 1)!! (E|Z|^2)^n`.
     """
-    step = _step(tolerance)
+    step = lattice_step(tolerance)
     roots = np.exp(-step * np.arange(math.ceil(50 / step)))
     points, basis = roots**2, [np.sqrt(roots / roots.sum())]
     jacobi = np.zeros((_MOST_GAUSS + 1, _MOST_GAUSS + 1))
