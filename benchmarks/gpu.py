@@ -19,6 +19,8 @@ from harness import Page, machine, paper_term, with_gradients
 
 import cramix
 from cramix import MultivariateNormalMixture, NormalMixture, cramer_loss, crps, sliced_cramer_loss
+from cramix.fitting.features import Data
+from cramix.mixture.covariance import FAMILIES
 
 RESULTS = Path(__file__).parent / "gpu.md"
 DEVICE = torch.device("cuda")
@@ -333,12 +335,35 @@ def fits(bandwidth: float) -> Iterator[tuple[str, str, Contestants]]:
         )
 
 
+def steps(bandwidth: float) -> Iterator[tuple[str, str, Contestants]]:
+    """One step of expectation maximisation over all samples, as the fit takes it."""
+    for n, d, k in ((10**7, 8, 10), (10**6, 8, 16), (10**6, 64, 128)):
+        generator = torch.Generator(DEVICE).manual_seed(7)
+        x = torch.randn(n, d, generator=generator, device=DEVICE)
+        weights = torch.ones(n, device=DEVICE, dtype=torch.float64)
+        contestants: Contestants = {}
+        for kind, dtype in (("full", torch.float32), ("full", torch.float64), ("diag", torch.float32)):
+            family = FAMILIES[kind](d, 1e-6, dtype)
+            data = Data(family, x.double(), weights, dtype=dtype)
+            means = torch.randn(1, k, d, generator=generator, device=DEVICE, dtype=torch.float64)
+            shares = means.new_full((1, k), 1 / k)
+            sums = family.sums(shares, means, torch.eye(d, device=DEVICE, dtype=torch.float64).expand(1, k, d, d))
+            contestants[f"cramix, {kind}, {dtype}"] = lambda data=data, sums=sums: data.step(sums)
+        operations = 2 * 2 * n * k * (1 + d + d * (d + 1) / 2)
+        floor = (
+            f"{4 * n * d / bandwidth * 1e3:.2g} ms of memory traffic, {operations / (2 * FLOPS) * 1e3:.2g} ms of "
+            "arithmetic with full covariances in float32 without tensor cores"
+        )
+        yield f"A step of EM over {n:,} x {d}, k = {k}", floor, contestants
+
+
 PARTS: dict[str, Callable[[float], Iterator[tuple[str, str, Contestants]]]] = {
     "batches": batches,
     "scores": scores,
     "clouds": clouds,
     "exact": exact,
     "fits": fits,
+    "steps": steps,
 }
 
 if __name__ == "__main__":
