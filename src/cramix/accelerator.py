@@ -6,16 +6,17 @@ Triton comes with torch's builds for CUDA and ROCm. It is imported only where a 
 from __future__ import annotations
 
 import os
-from functools import cache
 from importlib.util import find_spec
 
 from torch import Tensor
 
+# Looked up here, because torch's compiler cannot trace the search for a module.
+_HAS_TRITON = find_spec("triton") is not None
 
-@cache
+
 def has_triton() -> bool:
     """Return whether Triton is installed."""
-    return find_spec("triton") is not None
+    return _HAS_TRITON
 
 
 def runs_triton(x: Tensor) -> bool:

@@ -73,7 +73,7 @@ def sliced_cramer_squared(
         total, dim = _not_negative(losses.sum(-1)), (p if isinstance(p, SliceSketch) else q).dim
         return total if normalization == "sum" else _normalized(total / losses.shape[-1], normalization, dim)
     p, q, prepared_p, prepared_q = as_operands(MultivariateNormalMixture, p, q)
-    directions = checked_directions(directions, p.means)
+    directions = checked_directions(directions, p.means, p._validate_args)
     exact = isinstance(directions, str)
     can_leave_it_out = not p.is_empirical and (q.is_empirical or (exact and not requires_grad(q)))
     if not (target_self_energy or can_leave_it_out):

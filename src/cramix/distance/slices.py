@@ -19,8 +19,11 @@ def unit_vectors(directions: Tensor) -> Tensor:
     return directions / torch.linalg.vector_norm(directions, dim=-1, keepdim=True)
 
 
-def checked_directions(directions: Any, means: Tensor) -> Any:
-    """Return "exact", a number >= 1, or a tensor of vectors `(t, d)` other than 0, in the dtype of the means."""
+def checked_directions(directions: Any, means: Tensor, validate_args: bool = True) -> Any:
+    """Return "exact", a number >= 1, or a tensor of vectors `(t, d)` other than 0, in the dtype of the means.
+
+    Their values are checked only if `validate_args`: on a GPU the host would have to wait for them.
+    """
     dim = means.shape[-1]
     if isinstance(directions, str) and directions == "exact":
         return directions
@@ -37,7 +40,7 @@ def checked_directions(directions: Any, means: Tensor) -> Any:
         raise ValueError(
             f"directions must be (t, {dim}) with t >= 1 in {dim} dimensions; got {tuple(directions.shape)}."
         )
-    if readable(directions):
+    if validate_args and readable(directions):
         check_finite(directions=directions)
         if (empty := directions.abs().amax(-1) == 0).any():
             raise ValueError(f"directions must have a length > 0; got {int(empty.sum())} of length 0.")

@@ -76,7 +76,7 @@ def sliced_wasserstein_power(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Return the mean over directions of `W_r^r`, `(*batch)`: the sliced distance before the root is taken."""
-    directions = checked_directions(directions, p.means)
+    directions = checked_directions(directions, p.means, p._validate_args)
     if isinstance(directions, str):
         raise ValueError(f"directions must be a number >= 1 or a tensor (t, {p.dim}); got {directions!r}.")
     if not isinstance(directions, Tensor):

@@ -30,7 +30,7 @@ def crps(p: NormalMixture, y: Any) -> Any:
     """
     require_mixture("p", p, NormalMixture)
     p, x = as_observations(p, y)
-    scores = cramer_of_mixtures(p, NormalMixture.from_samples(x.unsqueeze(-1)))
+    scores = cramer_of_mixtures(p, NormalMixture._of_samples("y", x.unsqueeze(-1), None, p._validate_args))
     return scores if is_number(y) else in_kind_of(scores, y)
 
 
@@ -56,6 +56,6 @@ def energy_score(p: Mixture, y: Any, *, tolerance: float = 1e-7) -> Any:
     require_mixture("p", p)
     check_options("exact", "mean", tolerance)
     p, x = as_observations(p, y)
-    q = type(p).from_samples(x.unsqueeze(-1 - len(p.event_shape)))
+    q = type(p)._of_samples("y", x.unsqueeze(-1 - len(p.event_shape)), None, p._validate_args)
     scores = energy_scores(p, q, tolerance)
     return scores if is_number(y) else in_kind_of(scores, y)
