@@ -24,6 +24,8 @@ _SMALL = 1 << 18
 _BLOCK = _NUMBERS = 1 << 20
 # The same on a GPU, which is busy with large blocks only.
 _GPU_BLOCK = 1 << 25
+# Samples whose products are summed up at a time for their covariance.
+_COVARIANCE_ROWS = 1 << 16
 # Up to this many bytes the features of all samples are cached; otherwise they are recomputed for each block.
 _CACHED = 1 << 25
 # If features are not cached, products with the samples themselves are faster for up to this many components times the
@@ -130,8 +132,11 @@ class Data:
     def covariance(self) -> Tensor:
         """Return the covariance matrix of all data, `(d, d)`, or `(B, d, d)` if fits have weights of their own."""
         weights = self.weights.unsqueeze(-1)
-        offset = self.x - (weights * self.x).sum(-2, keepdim=True)
-        between = (weights * offset).mT @ offset
+        mean = self.weights.unsqueeze(-2) @ self.x  # (1, d) or (B, 1, d)
+        between = torch.zeros_like(mean.mT @ mean)
+        for w, x in zip(weights.split(_COVARIANCE_ROWS, -2), self.x.split(_COVARIANCE_ROWS), strict=True):
+            offset = x - mean
+            between += (w * offset).mT @ offset
         if self.covariances is None:
             return between
         return between + (weights.unsqueeze(-1) * self.covariances).sum(-3)

@@ -39,7 +39,7 @@ class Units(NamedTuple):
 
     def of(self, x: Tensor) -> Tensor:
         """Return points `(n, d)` in these units."""
-        return (x.double() - self.centre) / self.scale
+        return torch.sub(x, self.centre).div_(self.scale)  # in float64, as the centre, and one copy only
 
     @property
     def log_volume(self) -> float:

@@ -20,7 +20,7 @@ import torch
 from cramix.checks import check_integer
 from cramix.data import is_source_like, source
 from cramix.data.source import Source
-from cramix.data.survey import Extremes, Rows, Survey
+from cramix.data.survey import Rows, Survey
 from cramix.fitting.checkpoint import Checkpoint
 from cramix.fitting.em import ExpectationMaximization
 from cramix.fitting.outliers import Bounds, Outliers, find_outliers
@@ -249,8 +249,9 @@ def read(
             f'method="{method.name}" fits up to {sample:,} rows; got {survey.n_rows:,}. Use "merge" or "em", or fit a '
             "sample of the rows."
         )
-    inner, outliers, bounds = _without_outliers(survey, indexed=rows.n_rows is not None)
-    survey = replace(survey, sample=replace(survey.sample, parts=()), extremes=Extremes())  # which take memory
+    drawn = survey.sample.rows
+    survey = replace(survey, sample=replace(survey.sample, parts=()))  # which takes memory
+    inner, outliers, bounds = _without_outliers(drawn, survey, indexed=rows.n_rows is not None)
     return Sampled(passes, survey, method, options, kept, inner, outliers, bounds, stepwise)
 
 
@@ -270,12 +271,12 @@ def _searched(wanted: Sequence[int], method: Method, options: Options, survey: S
     return fits
 
 
-def _without_outliers(survey: Survey, *, indexed: bool) -> tuple[Rows, Outliers, Bounds | None]:
+def _without_outliers(sample: Rows, survey: Survey, *, indexed: bool) -> tuple[Rows, Outliers, Bounds | None]:
     """Return the rows of the sample without outliers, those of all rows, and the bounds of the others.
 
     Outliers need not be in the sample, but they are among the extremes.
     """
-    sample, extremes = survey.sample.rows, survey.extremes.rows
+    extremes = survey.extremes.rows
     if extremes is None:
         return sample, Outliers(), None
     others = extremes[~torch.isin(extremes.positions, sample.positions)]

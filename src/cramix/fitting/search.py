@@ -236,7 +236,7 @@ def search_dtype(data: Data) -> torch.dtype:
     They do if they are so far out that squares leave too few digits for the others, and if they have hardly any
     variance in some direction, so that rounding would hide it.
     """
-    if is_small(len(data), data.family) or data.x.abs().max() >= _FAR:
+    if is_small(len(data), data.family) or torch.stack(data.x.aminmax()).abs().max() >= _FAR:
         return torch.float64
     if data.family.kind.axis_aligned:
         return torch.float32
