@@ -258,8 +258,12 @@ def _dask(processes: int) -> Callable[[Path], Any]:
         import dask.dataframe as dd
         from distributed import Client, LocalCluster
 
-        local = {"n_workers": processes, "threads_per_worker": 1, "dashboard_address": None, "local_directory": folder}
-        with LocalCluster(**local) as cluster, Client(cluster):
+        settings = {"n_workers": processes, "threads_per_worker": 1, "dashboard_address": None}
+        with (
+            tempfile.TemporaryDirectory() as scratch,
+            LocalCluster(**settings, local_directory=scratch) as cluster,
+            Client(cluster),
+        ):
             yield lambda: dd.read_parquet(sorted(map(str, folder.glob("*.parquet"))))
 
     return opened
