@@ -34,6 +34,7 @@ bench: $(STAMP)  ## cramix and its peers in one process; writes the pages in ben
 	$(BIN)/python benchmarks/univariate.py
 	$(BIN)/python benchmarks/multivariate.py
 	$(BIN)/python benchmarks/fitting.py
+	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/reinforcement.py
 	$(BIN)/python benchmarks/regression.py
 	$(BIN)/python benchmarks/recovery.py
