@@ -164,11 +164,11 @@ class Failing(MemorySource):
     """Counts its passes, and fails in the middle of some."""
 
     fails_in: int | None = None
-    count = 0
+    n_sums = 0
 
     def sum(self, function, progress=None):
-        self.count += 1
-        if self.count == self.fails_in:
+        self.n_sums += 1
+        if self.n_sums == self.fails_in:
             raise KeyboardInterrupt
         return super().sum(function, progress)
 
@@ -186,12 +186,12 @@ def test_a_checkpoint_goes_on_where_a_fit_was_stopped(fails_in, tmp_path):
     x, path = draw(20_000), tmp_path / "passes.safetensors"
     whole = failing(x)
     expected = in_passes(whole, sample=1000)
-    assert whole.count == expected.passes > 3
+    assert whole.n_sums == expected.passes > 3
     with pytest.raises(KeyboardInterrupt):
         in_passes(failing(x, fails_in), sample=1000, checkpoint=path)
     rest = failing(x)
     found = in_passes(rest, sample=1000, checkpoint=path)
-    assert rest.count == expected.passes - fails_in + 1
+    assert rest.n_sums == expected.passes - fails_in + 1
     assert torch.equal(parameters(found.mixture), parameters(expected.mixture))
     assert (found.log_likelihood, found.passes) == (expected.log_likelihood, expected.passes)
     assert not path.exists()

@@ -46,6 +46,7 @@ class DaskSource(Source):
 
         self.skip_bad, self.weighted = options.skip_bad, options.sample_weight is not None
         self._choice: Choice | None = None
+        self._frame: Any = None
         if type(X).__module__.startswith("dask.array."):
             self._open_array(X, options)
         else:
@@ -88,6 +89,7 @@ class DaskSource(Source):
         self.univariate, self.dim = single or self._choice.univariate, len(self.columns)
         if not self._choice.exact:
             X = X[self._choice.all()]  # the others need not be read
+        self._frame = X
         self._place, partitions = "X.partitions", X.to_delayed()
         self._lengths = [float("nan")] * len(partitions)
         self._starts = [position(i) for i in range(len(partitions))]
@@ -95,7 +97,11 @@ class DaskSource(Source):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what tasks need to read a part that they have: all but the parts."""
-        return {**self.__dict__, "_parts": None}
+        return {**self.__dict__, "_parts": None, "_frame": None}
+
+    def count(self) -> int | None:
+        """Return the number of rows; of Parquet files, Dask reads the metadata only."""
+        return self.n_rows if self._frame is None else len(self._frame)
 
     def sum(self, function: Function[S], progress: Progress | None = None) -> S:
         """Return the sum of a function over all parts, added up on the cluster by a tree of fixed order."""

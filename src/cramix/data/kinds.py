@@ -59,6 +59,8 @@ def source(
         check_integer("batch_rows", batch_rows, 1)
     if (module := _package(X)) is not None:
         return import_module(module).open_source(X, options)
+    if _is_lazy(X):
+        raise ValueError("X must be rows, not a query of Polars. Pass X.collect(), or the path of its files.")
     for kind in KINDS:
         if kind.accepts(X):
             return kind.open_source(X, options)
@@ -76,10 +78,15 @@ def is_source_like(X: Any) -> bool:
         >>> is_source_like("rows.parquet"), is_source_like([1.0, 2.0])
         (True, False)
     """
-    if isinstance(X, Source) or _package(X) is not None:
+    if isinstance(X, Source) or _package(X) is not None or _is_lazy(X):
         return True
     kind = next((kind for kind in KINDS if kind.accepts(X)), None)
     return kind is not None and kind.is_large(X)
+
+
+def _is_lazy(X: Any) -> bool:
+    """Return whether X is a query of Polars, which has no rows yet."""
+    return type(X).__module__.startswith("polars") and type(X).__name__ == "LazyFrame"
 
 
 def _package(X: Any) -> str | None:

@@ -117,6 +117,13 @@ class Source(ABC):
     def map(self, function: Callable[[Tensor], Tensor]) -> Any:
         """Return a function of the rows of all batches, `(n, d)` to `(n, ...)`, as the kind of data the source is."""
 
+    def count(self) -> int | None:
+        """Return the number of rows, which may be counted for it where that takes no pass; None if it is unknown.
+
+        Parts then know how few of their rows a sample needs, so that no more of them travel.
+        """
+        return self.n_rows
+
     def fingerprint(self) -> str:
         """Return a text that changes if the rows may have changed, for checkpoints."""
         return f"{self.name} {self.n_rows} x {self.dim} {self.dtype} {self.columns}"
@@ -156,7 +163,7 @@ def cure(one_for_each: bool = False) -> str:
     """Return what to do about a bad row; it cannot be skipped where the result has one entry for each row."""
     if one_for_each:
         return "Correct it or leave it out of the data: the result has one entry for each row, so none is skipped."
-    return "Correct it, or skip such rows with skip_bad=True."
+    return "Correct it, or skip such rows: cramix.source(X, skip_bad=True)."
 
 
 def _described(batch: Batch, finite: Tensor, fine: Tensor, source: Source) -> str:

@@ -92,6 +92,10 @@ class SparkSource(Source):
         """Return what executors need to read a partition: all but the dataframe."""
         return {**self.__dict__, "_frame": None}
 
+    def count(self) -> int:
+        """Return the number of rows; of Parquet files, Spark reads the metadata only."""
+        return self._frame.count()
+
     def sum(self, function: Function[S], progress: Progress | None = None) -> S:
         """Return the sum of a function over all partitions, each of which answers with one row.
 

@@ -155,7 +155,7 @@ class _Stream:
             place = Place(self.file.path, start).of(i)
             raise BadRowsError(
                 f"{place} has {value!r} in column {name!r}, which must hold numbers. Correct it, leave the column out "
-                "with columns=[...], or skip such rows with skip_bad=True."
+                "with cramix.source(X, columns=[...]), or skip such rows with skip_bad=True."
             )
 
     def _parsed(self, kind: pyarrow.DataType) -> Iterator[pyarrow.RecordBatch]:

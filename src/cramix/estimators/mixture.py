@@ -178,6 +178,10 @@ class CramerMixture(DensityMixin, BaseEstimator):
         log likelihood of the batch before it was learned from.
         """
         check_parameters(self)
+        if is_source_like(X):
+            raise ValueError(
+                f"X must be a batch in memory; got {type(X).__name__}. Use fit, or partial_fit with each batch."
+            )
         begun = hasattr(self, "result_")
         x, form = read_samples(self, X, reset=not begun)
         weights = read_sample_weight(sample_weight, x)

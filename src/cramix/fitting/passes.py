@@ -109,7 +109,7 @@ class Passes:
         survey = self._checkpoint.survey if self._checkpoint else None
         if survey is None:
             with torch.no_grad():
-                survey = self.source.sum(Surveying(size, seed, self.source.n_rows), self._progress())
+                survey = self.source.sum(Surveying(size, seed, self.source.count()), self._progress())
             if self._checkpoint:
                 self._checkpoint.keep_survey(survey)
         self._n_rows = survey.n_rows + survey.n_bad

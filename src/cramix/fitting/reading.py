@@ -223,6 +223,8 @@ def read(
     if not is_source_like(X):
         _check_in_memory(max_passes=max_passes, checkpoint=checkpoint)
         return InMemory(X, method, options)
+    if isinstance(X, Source) and options.sample_weight is not None:
+        raise ValueError("sample_weight must be None for a source, which has its own. Pass it to cramix.source.")
     rows = source(X, sample_weight=options.sample_weight)
     most = _MOST_PASSES if max_passes is None else max_passes
     check_integer("max_passes", most, 1)
