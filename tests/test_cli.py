@@ -147,15 +147,15 @@ def test_weights_stand_for_repeated_rows(folder: Path) -> None:
     assert weighted["mean_log_likelihood"] == pytest.approx(repeated["mean_log_likelihood"], abs=1e-6)
 
 
-def test_fit_takes_columns_in_their_order_and_drops_rows_on_request(folder: Path) -> None:
+def test_fit_takes_columns_in_their_order_and_skips_rows_on_request(folder: Path) -> None:
     x = two_clusters()
     rows = [f"{a},name,{b}" for a, b in x] + ["1,name,", "inf,name,2"]
     (folder / "x.csv").write_text("a,text,b\n" + "\n".join(rows))
     assert "2 of 302 rows" in refuses("fit", "x.csv", "-k", 2, "--columns", "b,a")
-    out, _ = run("fit", "x.csv", "-k", 2, "--columns", "b,a", "--drop-missing")
-    assert re.search(r"rows dropped +2\b", out)
-    about = run_json("fit", "x.csv", "-k", 1, "--columns", "b,a", "--drop-missing")
-    assert (about["n_rows"], about["dropped"]) == (300, 2)
+    out, _ = run("fit", "x.csv", "-k", 2, "--columns", "b,a", "--skip-bad")
+    assert re.search(r"rows skipped +2\b", out)
+    about = run_json("fit", "x.csv", "-k", 1, "--columns", "b,a", "--skip-bad")
+    assert (about["n_rows"], about["skipped"]) == (300, 2)
     assert about["mixture"]["means"][0] == pytest.approx(x[:, ::-1].mean(0), rel=1e-6)
 
 
@@ -347,8 +347,8 @@ def test_predict_writes_every_format_and_numbers_rows(suffix: str, folder: Path)
     cramix.save(normal([0.0, 0.0]), "m.safetensors", names=["a", "b"])
     (folder / "x.csv").write_text("a,b\n1,2\n,3\n0.5,0\n")
     assert "1 of 3 rows" in refuses("predict", "m.safetensors", "x.csv", "--out", f"p{suffix}")
-    about = run_json("predict", "m.safetensors", "x.csv", "--out", f"p{suffix}", "--drop-missing")
-    assert (about["n_rows"], about["dropped"]) == (2, 1)
+    about = run_json("predict", "m.safetensors", "x.csv", "--out", f"p{suffix}", "--skip-bad")
+    assert (about["n_rows"], about["skipped"]) == (2, 1)
     table = tables.read(folder / f"p{suffix}")
     assert table.rows[:, 0].tolist() == [1, 3]
     assert table.rows[:, -2].tolist() == pytest.approx(stats.norm.logpdf([[1, 2], [0.5, 0]]).sum(1).tolist())
@@ -624,7 +624,7 @@ def test_help_lists_the_commands() -> None:
         for command in ("demo", "fit", "predict", "compare", "compress", "sample"):
             assert command in out
     assert "Exit codes: 0 success, 2 invalid input, 1 internal error." in run("--help")[0]
-    assert "--drop-missing" in run("fit", "--help")[0]
+    assert "--skip-bad" in run("fit", "--help")[0]
     assert run("--version")[0] == f"cramix {cramix.__version__}\n"
 
 

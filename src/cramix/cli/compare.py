@@ -9,7 +9,7 @@ import torch
 import typer
 
 from cramix.cli import formats, measures, models, tables
-from cramix.cli.options import DATA_FORMATS, Columns, Delimiter, DropMissing, Exclude, Json
+from cramix.cli.options import DATA_FORMATS, Columns, Delimiter, SkipBad, Exclude, Json
 from cramix.cli.refusal import Refusal, refusing
 from cramix.cli.report import Fact, counted, print_lines, show, working
 from cramix.mixture import MultivariateNormalMixture
@@ -24,7 +24,7 @@ class _Side(NamedTuple):
     is_model: bool
     mixture: MultivariateNormalMixture
     names: tuple[str, ...] | None
-    dropped: int = 0
+    skipped: int = 0
 
     @property
     def name(self) -> str:
@@ -35,9 +35,9 @@ class _Side(NamedTuple):
         if self.is_model:
             about = {"path": self.name, "kind": "model", "n_components": size}
             return Fact(key, key.upper(), about, f"{self.name}, a model with {counted(size, 'component')}")
-        about = {"path": self.name, "kind": "data", "n_rows": size, "dropped": self.dropped}
-        dropped = f" ({self.dropped} dropped)" if self.dropped else ""
-        return Fact(key, key.upper(), about, f"{self.name}, {counted(size, 'row')} of data{dropped}")
+        about = {"path": self.name, "kind": "data", "n_rows": size, "skipped": self.skipped}
+        skipped = f" ({self.skipped} skipped)" if self.skipped else ""
+        return Fact(key, key.upper(), about, f"{self.name}, {counted(size, 'row')} of data{skipped}")
 
 
 def compare(
@@ -48,7 +48,7 @@ def compare(
     ] = False,
     columns: Columns = None,
     exclude: Exclude = None,
-    drop_missing: DropMissing = False,
+    skip_bad: SkipBad = False,
     delimiter: Delimiter = None,
     json: Json = False,
 ) -> None:
@@ -60,7 +60,7 @@ def compare(
     choice = tables.Choice(
         tables.split_names(columns),
         tables.split_names(exclude),
-        drop_missing=drop_missing,
+        skip_bad=skip_bad,
         delimiter=delimiter,
     )
     p, q = _sides(a, b, choice)
@@ -167,4 +167,4 @@ def _data(path: Path, choice: tables.Choice, other: _Side | None) -> _Side:
             choice = choice._replace(columns=None)
     table = tables.read(path, choice, like=like, strict=other is not None and other.is_model)
     print_lines("note", table.notes)
-    return _Side(path, False, MultivariateNormalMixture.from_samples(table.rows), table.names, table.dropped)
+    return _Side(path, False, MultivariateNormalMixture.from_samples(table.rows), table.names, table.skipped)

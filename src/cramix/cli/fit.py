@@ -19,7 +19,7 @@ from cramix import io
 from cramix import plot as pictures
 from cramix.checks import check_choice
 from cramix.cli import formats, models, tables
-from cramix.cli.options import Columns, DataFile, Delimiter, DropMissing, Exclude, Json, ModelOut, Quiet, Seed
+from cramix.cli.options import Columns, DataFile, Delimiter, SkipBad, Exclude, Json, ModelOut, Quiet, Seed
 from cramix.cli.refusal import Refusal, check_output, refusing
 from cramix.cli.report import Fact, component_tables, console, print_lines, save_figure, show, working
 from cramix.fitting import METHODS, FitResult
@@ -82,7 +82,7 @@ def fit(
         str, typer.Option("--method", metavar="NAME", help=f"Algorithm: {', '.join(METHODS)}.")
     ] = _METHOD,
     seed: Seed = 0,
-    drop_missing: DropMissing = False,
+    skip_bad: SkipBad = False,
     delimiter: Delimiter = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -108,7 +108,7 @@ def fit(
         tables.split_names(columns),
         tables.split_names(exclude),
         sample_weight,
-        drop_missing,
+        skip_bad,
         delimiter,
     )
     table = tables.read(data, choice)
@@ -137,7 +137,7 @@ def fit(
     facts = [
         Fact("data", "data", formats.input_name(data)),
         Fact("n_rows", "rows", n),
-        Fact("dropped", "rows dropped" if table.dropped else None, table.dropped),
+        Fact("skipped", "rows skipped" if table.skipped else None, table.skipped),
         Fact("n_columns", "columns", d, f"{d} ({', '.join(table.names)})" if d <= 8 else None),
         Fact("n_components", "components", mixture.n_components, _why(fitted)),
         Fact("covariance_type", "covariance type", covariance_type),

@@ -29,7 +29,7 @@ Delimiter = Annotated[
         help="Separator of a text file's fields: a character, comma, semicolon, tab, pipe or space; default: detected.",
     ),
 ]
-DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with a missing or infinite number.")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows with a missing or infinite number.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.")]
 DataFile = Annotated[Path, typer.Argument(metavar="DATA", help=f"Data: {DATA_FORMATS}.")]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, .safetensors.")]

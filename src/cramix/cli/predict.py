@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 from cramix.cli import formats, measures, models, tables, writers
-from cramix.cli.options import Columns, DataFile, Delimiter, DropMissing, Json, ModelFile, Quiet
+from cramix.cli.options import Columns, DataFile, Delimiter, SkipBad, Json, ModelFile, Quiet
 from cramix.cli.refusal import Refusal, refusing
 from cramix.cli.report import Fact, print_lines, show, working
 from cramix.distance.likelihood import log_density
@@ -28,7 +28,7 @@ def predict(
         ),
     ] = 0.01,
     columns: Columns = None,
-    drop_missing: DropMissing = False,
+    skip_bad: SkipBad = False,
     delimiter: Delimiter = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -47,7 +47,7 @@ def predict(
     if not measures.has_density(mixture):
         raise Refusal(f"{model} has no density, because a covariance is singular.")
     chosen = tables.split_names(columns)
-    choice = tables.Choice(chosen, drop_missing=drop_missing, delimiter=delimiter)
+    choice = tables.Choice(chosen, skip_bad=skip_bad, delimiter=delimiter)
     table = tables.read(data, choice, like=source.columns)
     if len(table.names) != mixture.dim:
         raise Refusal(f"--columns must name the {mixture.dim} columns of {model}; got {len(table.names)}.")
@@ -72,7 +72,7 @@ def predict(
         Fact("model", "model", model),
         Fact("data", "data", formats.input_name(data)),
         Fact("n_rows", "rows", len(labels)),
-        Fact("dropped", "rows dropped" if table.dropped else None, table.dropped),
+        Fact("skipped", "rows skipped" if table.skipped else None, table.skipped),
         Fact("rows_by_label", "rows by label", counts, ", ".join(f"{i}: {count}" for i, count in enumerate(counts))),
         Fact("mean_log_likelihood", "mean log likelihood", float(log_densities.mean())),
         Fact(

@@ -31,7 +31,7 @@ class Table(NamedTuple):
         names: of the d columns.
         weights: of the rows, `(n,)`, or None.
         numbers: of the rows in the file, from 1, `(n,)`.
-        dropped: how many rows were left out because a number was missing or infinite.
+        skipped: how many rows were left out because a number was missing or infinite.
         notes: what the user should know: columns that look like an index, constant columns.
     """
 
@@ -39,7 +39,7 @@ class Table(NamedTuple):
     names: tuple[str, ...]
     weights: Tensor | None
     numbers: Tensor
-    dropped: int
+    skipped: int
     notes: tuple[str, ...]
 
 
@@ -50,14 +50,14 @@ class Choice(NamedTuple):
         columns: names in the order wanted; all but those of `exclude` and `weights` if None.
         exclude: names to leave out.
         weights: name of the column of weights.
-        drop_missing: leave out rows with a missing or infinite number, instead of refusing the file.
+        skip_bad: leave out rows with a missing or infinite number, instead of refusing the file.
         delimiter: between the fields of a text file; found from its first line if None.
     """
 
     columns: list[str] | None = None
     exclude: list[str] | None = None
     weights: str | None = None
-    drop_missing: bool = False
+    skip_bad: bool = False
     delimiter: str | None = None
 
 
@@ -87,7 +87,7 @@ def read(
         raise Refusal(f"{name} has no rows.")
     finite = np.isfinite(loaded).all(1)
     if not finite.all():
-        if not choice.drop_missing:
+        if not choice.skip_bad:
             raise Refusal(_missing(name, loaded, asked, finite))
         if not finite.any():
             raise Refusal(f"{name} has no complete rows: all {len(loaded)} hold a missing or infinite number.")
@@ -213,7 +213,7 @@ def _missing(file: str, loaded: np.ndarray, names: list[str], finite: np.ndarray
     count = int((~finite).sum())
     return (
         f"{file}: {count} of {len(loaded)} rows hold a missing or infinite number (the first: row {row + 1}, "
-        f"column {names[column]!r}, {value}). Add --drop-missing to leave them out."
+        f"column {names[column]!r}, {value}). Add --skip-bad to leave them out."
     )
 
 
