@@ -41,6 +41,7 @@ bench: $(STAMP)  ## cramix and its peers in one process; writes the pages in ben
 docs: $(STAMP)  ## recompute the tables and figures of the pages
 	$(BIN)/python docs/precision.py
 	$(BIN)/python docs/slicing.py
+	$(BIN)/python docs/sketches.py
 	$(BIN)/python docs/rl_known.py
 	$(BIN)/python docs/networks.py
 	$(BIN)/python examples/arm.py docs/networks/arm.png

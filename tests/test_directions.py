@@ -15,6 +15,7 @@ from tests.multivariate_oracle import close, generator, near
 SCHEMES = {
     "random": lambda count, dim, seed=0, **o: directions.random(count, dim, generator=generator(seed), **o),
     "orthogonal": lambda count, dim, seed=0, **o: directions.orthogonal(count, dim, generator=generator(seed), **o),
+    "reproducible": lambda count, dim, seed=0, **o: directions.reproducible(count, dim, seed=seed, **o),
     "sobol": lambda count, dim, seed=0, **o: directions.sobol(count, dim, seed=seed, **o),
 }
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)

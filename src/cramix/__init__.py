@@ -6,6 +6,7 @@
   `select` chooses a number of components, `compress` reduces it.
 - Losses: `CramerLoss` and others, with functions of the same names, such as `cramer_loss`.
 - Distances: `cramer_distance`, `sliced_cramer_distance` and others.
+- Data sets that are too large to hold: `SliceSketch`, `drift`.
 - Scores, one value per observation: `crps`, `energy_score`.
 - Networks and regressors: `MixtureHead`, `MixtureRegressor`.
 - Data of any size: `source` reads files, Arrow data, mapped arrays and batches in parts.
@@ -20,9 +21,11 @@ from typing import TYPE_CHECKING, Any
 from cramix import directions, parameters
 from cramix.data import source
 from cramix.distance.cramer.distance import cramer_distance
+from cramix.distance.drift import drift
 from cramix.distance.kullback_leibler import kl_divergence
 from cramix.distance.lp import lp_distance
 from cramix.distance.prepared import PreparedTarget
+from cramix.distance.sketch import SliceSketch
 from cramix.distance.sliced import sliced_cramer_distance
 from cramix.distance.wasserstein import sliced_wasserstein_distance, wasserstein_distance
 from cramix.fitting import FitResult, Selection, compress, fit, select
@@ -69,6 +72,7 @@ __all__ = [
     "NormalMixture",
     "PreparedTarget",
     "Selection",
+    "SliceSketch",
     "SlicedCramerLoss",
     "Spherical",
     "Tied",
@@ -80,6 +84,7 @@ __all__ = [
     "crps",
     "density_l2_loss",
     "directions",
+    "drift",
     "energy_score",
     "energy_score_loss",
     "fit",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from numbers import Integral
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.quasirandom import SobolEngine
@@ -42,10 +43,30 @@ def orthogonal(
     _check(count, dim)
     blocks = -(-count // dim)
     gaussian = torch.randn(blocks, dim, dim, generator=generator, dtype=dtype, device=device)
-    basis, upper = torch.linalg.qr(gaussian)
-    # QR fixes the sign of each column by a convention; the sign of R's diagonal makes the rotation uniform.
-    basis = basis * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
-    return basis.mT.reshape(-1, dim)[:count]
+    return _orthogonalized(gaussian)[:count]
+
+
+def reproducible(
+    count: int,
+    dim: int,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Draw directions as `orthogonal` does, the same ones on every machine and with every version, up to rounding.
+
+    Example:
+        >>> reproducible(2, 2, dtype=torch.float64)
+        tensor([[ 0.8744,  0.4852],
+                [-0.4852,  0.8744]], dtype=torch.float64)
+    """
+    _check(count, dim)
+    # NumPy keeps the numbers of its old generator the same for good.
+    old = np.random.RandomState(seed)
+    gaussian = torch.from_numpy(old.standard_normal((-(-count // dim), dim, dim)))
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    return _orthogonalized(gaussian)[:count].to(device=device, dtype=dtype)
 
 
 def sobol(
@@ -83,6 +104,14 @@ def equispaced(
     directions = torch.stack((angle.cos(), angle.sin()), -1)
     directions = torch.where(directions.abs() < 1e-15, 0, directions)
     return directions.to(device=device, dtype=torch.get_default_dtype() if dtype is None else dtype)
+
+
+def _orthogonalized(gaussian: Tensor) -> Tensor:
+    """Return directions `(b * d, d)`, orthogonal in each block, for normally distributed matrices `(b, d, d)`."""
+    basis, upper = torch.linalg.qr(gaussian)
+    # QR fixes the sign of each column by a convention; the sign of R's diagonal makes the rotation uniform.
+    basis = basis * upper.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    return basis.mT.reshape(-1, gaussian.shape[-1])
 
 
 def _unit(vectors: Tensor) -> Tensor:

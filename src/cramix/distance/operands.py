@@ -6,6 +6,7 @@
   observations.
 - A mixture target of a loss has the batch shape of p, unless one of the two has none.
 - Distances take mixtures whose batch shapes broadcast. A tensor is a set of samples, if the other side has no batch.
+- The sliced Cramér distance and its loss take a `SliceSketch` of samples, too.
 
 Everything else is an error. Arrays, tables and numbers are accepted wherever tensors are. Dtypes are promoted as torch
 does, and devices must agree.
@@ -21,6 +22,7 @@ from torch import Tensor
 from cramix.arrays import as_tensor, check_one_device, is_number, to_numpy
 from cramix.checks import check_broadcast, check_choice, check_finite
 from cramix.distance.prepared import PreparedTarget
+from cramix.distance.sketch import SliceSketch
 from cramix.mixture import MultivariateNormalMixture, NormalMixture, base
 from cramix.torch_internals import readable
 
@@ -31,6 +33,7 @@ _CURES = {
     "MultivariateNormalMixture": " See sliced_cramer_loss, or project it.",
     "NormalMixture": " See cramer_loss.",
     "MixtureSameFamily": " Convert it with from_torch.",
+    "SliceSketch": " See sliced_cramer_loss and sliced_cramer_distance.",
 }
 
 
@@ -64,6 +67,35 @@ def as_target(
     if x.shape == p.batch_shape + p.event_shape:
         return _one_observation_each(p, x, sample_weight, missing)
     return _set_of_samples(p, x, sample_weight, missing)
+
+
+def as_sketch_target(p: Any, target: SliceSketch, sample_weight: Any = None) -> Target:
+    """Return a multivariate mixture p and a sketch of samples as its target, for each batch element of p the same."""
+    require_mixture("p", p, MultivariateNormalMixture)
+    if sample_weight is not None and not p.batch_shape:
+        raise ValueError(
+            "sample_weight must be None for a target that is a sketch, which has weights; "
+            f"got {type(sample_weight).__name__}."
+        )
+    return Target(p, target, observation_weights(sample_weight, p.batch_shape, p))
+
+
+def as_sketched(p: Any, q: Any) -> tuple[Any, Any]:
+    """Return both sides of a distance, at least one of them a sketch, the other a sketch or a mixture in its space."""
+    if isinstance(p, SliceSketch) and isinstance(q, SliceSketch):
+        p.require_comparable(q)
+        return p, q
+    sides = []
+    for name, side, other in (("p", p, q), ("q", q, p)):
+        if isinstance(side, SliceSketch):
+            side.require_rows(name)
+        else:
+            side = side.mixture if isinstance(side, PreparedTarget) else side
+            side = _as_operand(name, side, MultivariateNormalMixture, None)
+            if side.dim != other.dim:
+                raise ValueError(f"{name} must have as many columns as the sketch, {other.dim}; got {side.dim}.")
+        sides.append(side)
+    return sides[0], sides[1]
 
 
 def as_observations(p: M, y: Any, name: str = "y") -> tuple[M, Tensor]:
@@ -124,7 +156,7 @@ def promoted_with(p: M, x: Tensor) -> tuple[M, Tensor]:
 
 def in_kind_of(result: Tensor, *inputs: Any) -> Any:
     """Return a result as NumPy's if it was computed from arrays or tables alone."""
-    torchlike = Tensor | NormalMixture | MultivariateNormalMixture | PreparedTarget
+    torchlike = Tensor | NormalMixture | MultivariateNormalMixture | PreparedTarget | SliceSketch
     if any(isinstance(x, torchlike) or is_number(x) for x in inputs):
         return result
     return to_numpy(result)[()]
@@ -132,7 +164,7 @@ def in_kind_of(result: Tensor, *inputs: Any) -> Any:
 
 def _in_shape(name: str, p: M, x: Any, several: str) -> tuple[M, Tensor]:
     """Return p and a tensor of one dtype that is one observation each, or for a p without batch several of them."""
-    if isinstance(x, torch.distributions.Distribution) or x is None:
+    if isinstance(x, torch.distributions.Distribution | SliceSketch | None):
         raise _wrong_type(name, "a tensor, an array or a mixture", x)
     p, x = promoted_with(p, as_tensor(name, x, p.means))
     draw, got = tuple(p.batch_shape + p.event_shape), tuple(x.shape)
@@ -249,7 +281,7 @@ def _weights(name: str, weights: Any, shape: torch.Size, p: Mixture) -> Tensor:
 def _as_operand(name: str, side: Any, kind: type[M], other: Any) -> M:
     if isinstance(side, kind):
         return side
-    if isinstance(side, torch.distributions.Distribution) or side is None:
+    if isinstance(side, torch.distributions.Distribution | SliceSketch | None):
         raise _wrong_type(name, f"a {kind.__name__} or samples", side)
     like = other.means if isinstance(other, Mixture) else other if isinstance(other, Tensor) else None
     like = like if like is not None and like.is_floating_point() else None

@@ -6,25 +6,24 @@ Without slices it is a multiple of the energy distance (docs/math.md, eq. 24), w
 from __future__ import annotations
 
 import math
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cramix import directions as schemes
-from cramix.arrays import as_tensor, check_one_device
-from cramix.checks import check_choice, check_finite
+from cramix.checks import check_choice
 from cramix.distance.cramer import atoms, projections
 from cramix.distance.cramer.autograd import cramer_of_mixtures
 from cramix.distance.derivatives import root
 from cramix.distance.energy.autograd import Energy, Operand, energy_distance, requires_grad
 from cramix.distance.energy.ladder import check_backend
 from cramix.distance.kernels import block_size
-from cramix.distance.operands import as_operands, in_kind_of
+from cramix.distance.operands import as_operands, as_sketched, in_kind_of
 from cramix.distance.prepared import PreparedTarget
+from cramix.distance.sketch import SliceSketch
+from cramix.distance.slices import checked_directions, unit_vectors
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
-from cramix.torch_internals import readable
 
 
 def sliced_cramer_squared(
@@ -42,10 +41,10 @@ def sliced_cramer_squared(
     """Return the Cramér loss of the projections over all directions, for each batch element, without reduction.
 
     Args:
-        p: mixture with batch shape `(*batch)`, samples `(n, d)`, or a `PreparedTarget`.
+        p: mixture with batch shape `(*batch)`, samples `(n, d)`, a `PreparedTarget` or a `SliceSketch`.
         q: the same; batch shapes broadcast.
         directions: "exact" for all of them, in closed form up to an integral; a number of random ones; or `(t, d)`
-            vectors, of any length > 0, see `cramix.directions`.
+            vectors, of any length > 0, see `cramix.directions`. A sketch has directions of its own, which are used.
         normalization: "mean" over the sphere; "integral", the mean times the sphere's area, as the paper defines it;
             "sum" over the slices, as the paper's algorithm computes it.
         tolerance: of "exact", the error of a mean distance relative to the size of the problem; float32 reaches 1e-6.
@@ -67,7 +66,12 @@ def sliced_cramer_squared(
         tensor(0.2398)
     """
     check_backend(backend)
-    check_options(directions, normalization, tolerance)
+    with_sketch = isinstance(p, SliceSketch) or isinstance(q, SliceSketch)
+    check_options(None if with_sketch else directions, normalization, tolerance)
+    if with_sketch:
+        losses = _with_sketch(p, q, directions, target_self_energy, block)
+        total, dim = _not_negative(losses.sum(-1)), (p if isinstance(p, SliceSketch) else q).dim
+        return total if normalization == "sum" else _normalized(total / losses.shape[-1], normalization, dim)
     p, q, prepared_p, prepared_q = as_operands(MultivariateNormalMixture, p, q)
     directions = checked_directions(directions, p.means)
     exact = isinstance(directions, str)
@@ -102,7 +106,7 @@ def sliced_cramer_squared(
             if normalization == "sum":
                 return total
             mean = total / len(chosen)
-    return mean * sphere_area(p.dim) if normalization == "integral" else mean
+    return _normalized(mean, normalization, p.dim)
 
 
 def sliced_cramer_distance(
@@ -117,9 +121,10 @@ def sliced_cramer_distance(
     """Return the metric, the root of the sliced Cramér loss, `(*batch)`; the derivative at 0 is defined as 0.
 
     Args:
-        p: mixture with batch shape `(*batch)`, samples `(n, d)`, or a `PreparedTarget`.
+        p: mixture with batch shape `(*batch)`, samples `(n, d)`, a `PreparedTarget` or a `SliceSketch`.
         q: the same; batch shapes broadcast, and samples need another side without batch.
-        directions: "exact", a number of random slices, or directions `(t, d)`, see `cramix.directions`.
+        directions: "exact", a number of random slices, or directions `(t, d)`, see `cramix.directions`. A sketch has
+            directions of its own, which are used.
         normalization: "mean" over the sphere, "integral" (times its area), or with slices their "sum".
         tolerance: of "exact", the error of a mean distance relative to the size of the problem; float32 reaches 1e-6.
         generator: for random slices.
@@ -143,35 +148,27 @@ def sphere_area(dim: int) -> float:
     return 2 * math.exp(0.5 * dim * math.log(math.pi) - math.lgamma(dim / 2))
 
 
-def unit_vectors(directions: Tensor) -> Tensor:
-    """Return directions of length one."""
-    directions = directions / directions.abs().amax(-1, keepdim=True)  # the squares of very long or short ones overflow
-    return directions / torch.linalg.vector_norm(directions, dim=-1, keepdim=True)
+def _with_sketch(p: Any, q: Any, directions: Any, target_self_energy: bool, block: int | None) -> Tensor:
+    """Return the losses along the directions of a sketch, `(*batch, t)`."""
+    if not (isinstance(directions, str) and directions == "exact"):
+        raise ValueError(
+            "directions must be left out with a SliceSketch, which has directions of its own; "
+            f"got {type(directions).__name__}."
+        )
+    p, q = as_sketched(p, q)
+    if not target_self_energy and (isinstance(p, SliceSketch) or p.is_empirical):
+        raise ValueError("target_self_energy must be True unless p is a mixture and the target a sketch; got False.")
+    sketch, other = (q, p) if isinstance(q, SliceSketch) else (p, q)
+    return sketch.losses(other, target_self_energy=target_self_energy, block=block)
 
 
-def checked_directions(directions: Any, means: Tensor) -> Any:
-    """Return "exact", a number >= 1, or a tensor of vectors `(t, d)` other than 0, in the dtype of the means."""
-    dim = means.shape[-1]
-    if isinstance(directions, str) and directions == "exact":
-        return directions
-    if isinstance(directions, Integral) and not isinstance(directions, bool) and int(directions) >= 1:
-        return int(directions)
-    if isinstance(directions, str | int | float | None):
-        raise ValueError(
-            f'directions must be "exact", a number >= 1 or a tensor (t, {dim}); got {directions!r}. '
-            "See cramix.directions."
-        )
-    directions = as_tensor("directions", directions, means)
-    check_one_device(directions=directions, means=means)
-    if directions.ndim != 2 or directions.shape[1] != dim or len(directions) == 0:
-        raise ValueError(
-            f"directions must be (t, {dim}) with t >= 1 in {dim} dimensions; got {tuple(directions.shape)}."
-        )
-    if readable(directions):
-        check_finite(directions=directions)
-        if (empty := directions.abs().amax(-1) == 0).any():
-            raise ValueError(f"directions must have a length > 0; got {int(empty.sum())} of length 0.")
-    return directions.to(means.dtype)
+def _not_negative(x: Tensor) -> Tensor:
+    """Return 0 in place of negative numbers, with the same gradient."""
+    return x + (x.clamp_min(0) - x).detach()
+
+
+def _normalized(mean: Tensor, normalization: str, dim: int) -> Tensor:
+    return mean * sphere_area(dim) if normalization == "integral" else mean
 
 
 def _known_energy(prepared: PreparedTarget | None, dtype: torch.dtype, tolerance: float) -> Energy | None:

@@ -16,7 +16,7 @@ from cramix.distance.derivatives import first_order_only, root
 from cramix.distance.kernels import block_size
 from cramix.distance.lp import flat_in_float64, lp_distance
 from cramix.distance.operands import as_operands, in_kind_of
-from cramix.distance.sliced import checked_directions, unit_vectors
+from cramix.distance.slices import checked_directions, unit_vectors
 from cramix.distance.transport import Line, squared_transport
 from cramix.mixture import MultivariateNormalMixture, NormalMixture, components
 from cramix.mixture.quantile import quantile

@@ -15,7 +15,8 @@ from cramix.distance.cramer.autograd import cramer_of_mixtures
 from cramix.distance.cramer_wold import cramer_wold_squared
 from cramix.distance.density import density_l2_squared
 from cramix.distance.likelihood import negative_log_likelihood
-from cramix.distance.operands import Mixture, Target, as_target, require_mixture
+from cramix.distance.operands import Mixture, Target, as_sketch_target, as_target, require_mixture
+from cramix.distance.sketch import SliceSketch
 from cramix.distance.sliced import check_options, sliced_cramer_squared, sphere_factor
 from cramix.distance.wasserstein import sliced_wasserstein_power
 from cramix.loss.cross_entropy import nodes_of
@@ -72,8 +73,10 @@ def sliced_cramer_loss(
 
     Args:
         p: mixture with batch shape `(*batch)`.
-        target: one observation each, `(*batch, d)`; a mixture; or for a p without batch a set of samples `(n, d)`.
-        directions: "exact", a number of random slices, or directions `(t, d)`, see `cramix.directions`.
+        target: one observation each, `(*batch, d)`; a mixture; a `SliceSketch`; or for a p without batch a set of
+            samples `(n, d)`.
+        directions: "exact", a number of random slices, or directions `(t, d)`, see `cramix.directions`. A sketch has
+            directions of its own, which are used.
         normalization: "mean" over the sphere, "integral" (times its area), or with slices their "sum".
         sample_weight: weights of the losses, `(*batch)`, or for a set of samples of these, `(n,)`.
         reduction: "none", "mean" (weighted by `sample_weight`) or "sum" over the batch.
@@ -89,7 +92,10 @@ def sliced_cramer_loss(
         (tensor(0.2337), tensor(0.2337))
     """
     check_reduction(reduction)
-    found = as_target(p, target, sample_weight, missing, MultivariateNormalMixture)
+    if isinstance(target, SliceSketch):
+        found = as_sketch_target(p, target, sample_weight)
+    else:
+        found = as_target(p, target, sample_weight, missing, MultivariateNormalMixture)
     losses = sliced_cramer_squared(
         found.p,
         found.prepared or found.q,

@@ -40,7 +40,7 @@ def mass_below_and_above(x: Tensor, points: Tensor, weights: Tensor) -> tuple[Te
     points, order = points.sort(-1)
     columns = weights.shape[2:]
     weights = weights.gather(1, order.view(*order.shape, *(1,) * len(columns)).expand(*order.shape, *columns))
-    rank = torch.searchsorted(points, x.contiguous(), right=True)
+    rank = torch.searchsorted(points.contiguous(), x.contiguous(), right=True)
     rank = rank.view(*rank.shape, *(1,) * len(columns)).expand(*rank.shape, *columns)
     no_columns = (0, 0) * len(columns)
     below = pad(weights.cumsum(1), (*no_columns, 1, 0)).gather(1, rank)
