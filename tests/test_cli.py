@@ -577,7 +577,7 @@ def test_refusals(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "cut.safetensors").write_bytes((folder / "m3.safetensors").read_bytes()[:-10])
     (folder / "fake.safetensors").write_text("a,b\n1,2\n")
     assert "nothing.csv does not exist" in refuses("fit", "nothing.csv", "-k", 1)
-    assert "is a folder" in refuses("fit", ".", "-k", 1)
+    assert "is a folder" in refuses("compress", ".", "-k", 1, "--out", "s.safetensors")
     assert "is a model; this must be data" in refuses("fit", "m3.safetensors", "-k", 1)
     assert "is data; this must be a model" in refuses("sample", "x.csv", "-n", 1, "--out", "y.csv")
     assert "is data; this must be a model" in refuses("compress", "x.csv", "-k", 1, "--out", "s.safetensors")

@@ -9,7 +9,7 @@ import torch
 import typer
 
 from cramix.cli import formats, measures, models, tables
-from cramix.cli.options import DATA_FORMATS, Columns, Delimiter, SkipBad, Exclude, Json
+from cramix.cli.options import DATA_FORMATS, Columns, Delimiter, Exclude, Json, SkipBad
 from cramix.cli.refusal import Refusal, refusing
 from cramix.cli.report import Fact, counted, print_lines, show, working
 from cramix.mixture import MultivariateNormalMixture
