@@ -110,6 +110,11 @@ class Streamed:
         return self.rows.seen.n_rows if self.rows.seen is not None else self._files.n_rows
 
     @property
+    def n_files(self) -> int:
+        """The number of files."""
+        return len(self._files.files)
+
+    @property
     def skipped(self) -> int:
         """The number of rows that were skipped in a pass."""
         return self._skipped if self.rows.seen is None else self.rows.seen.n_bad

@@ -41,6 +41,7 @@ class Table(NamedTuple):
     """Rows of numbers from a file.
 
     Attributes:
+        name: what messages call the file.
         rows: `(n, d)` in float64.
         names: of the d columns.
         weights: of the rows, `(n,)`, or None.
@@ -49,12 +50,18 @@ class Table(NamedTuple):
         notes: what the user should know: columns that look like an index, constant columns.
     """
 
+    name: str
     rows: Tensor
     names: tuple[str, ...]
     weights: Tensor | None
     numbers: Tensor
     skipped: int
     notes: tuple[str, ...]
+
+    @property
+    def n_files(self) -> int:
+        """The number of files: 1."""
+        return 1
 
     @property
     def n_rows(self) -> int:
@@ -123,6 +130,7 @@ def read(
     if choice.columns is None and like is None:
         remarks += _suspects(name, kept[:, : len(names)].numpy(), names)
     return Table(
+        name,
         kept[:, : len(names)].contiguous(),
         tuple(names),
         _weights(name, choice.weights, kept[:, -1]) if choice.weights is not None else None,
