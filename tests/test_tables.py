@@ -160,12 +160,22 @@ def test_rows_without_a_number_are_counted_refused_or_skipped(tmp_path: Path) ->
     assert tables.read(path, Choice(["b"], skip_bad=True)).skipped == 2  # other columns do not matter
 
 
+def test_text_ragged_rows_and_negative_weights_are_skipped_too(tmp_path: Path) -> None:
+    path = table_file(tmp_path, ".csv", "a,w\n1,1\nx,1\n2\n3,-1\n\n4,5\n1,2,3\n 6 ,7\n")
+    table = tables.read(path, Choice(weights="w", skip_bad=True))
+    assert (table.rows.tolist(), table.skipped) == ([[1], [4], [6]], 4)
+    assert table.numbers.tolist() == [1, 5, 7]
+    text = table_file(tmp_path, ".txt", "name,a\nBob,1\nEve,2\n")
+    with pytest.raises(Refusal, match=r"column 'name' must hold numbers; row 1 is 'Bob'. Leave it out with: --exclude"):
+        tables.read(text, Choice(skip_bad=True))  # a column without any number is not a matter of bad rows
+
+
 NO = [
     (".csv", "", {}, ["is empty"]),
     (".csv", "\n\n# nothing\n", {}, ["is empty"]),
     (".csv", "a,b\n", {}, ["no rows"]),
     (".txt", "a b\n", {}, ["no rows"]),
-    (".csv", "a,b\n,\n", {"skip_bad": True}, ["no complete rows", "all 1"]),
+    (".csv", "a,b\n,\n", {"skip_bad": True}, ["no rows that can be used", "all 1 are bad"]),
     (".csv", "a,b\n1,2\n3,x y\n", {}, ["'b'", "row 2", "'x y'", "--exclude b"]),
     (".csv", "a,b\n" + "1, 2\n" * 1000 + "3, 4O\n5,6\n", {}, ["'b'", "row 1001", "4O"]),
     (".txt", "a b\n1 2\n3 x\n", {}, ["'b'", "row 2", "'x'"]),

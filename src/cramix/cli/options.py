@@ -33,7 +33,7 @@ Delimiter = Annotated[
     ),
 ]
 SkipBad = Annotated[
-    bool, typer.Option("--skip-bad", help="Leave out and count rows with a missing or infinite number.")
+    bool, typer.Option("--skip-bad", help="Leave out and count rows that lack a number: missing, infinite, or text.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.")]
 DataFile = Annotated[Path, typer.Argument(metavar="DATA", help=f"Data: {DATA_FORMATS}.")]

@@ -46,7 +46,7 @@ class Table(NamedTuple):
         names: of the d columns.
         weights: of the rows, `(n,)`, or None.
         numbers: of the rows in the file, from 1, `(n,)`.
-        skipped: how many rows were left out because a number was missing or infinite.
+        skipped: how many rows were left out because they were bad.
         notes: what the user should know: columns that look like an index, constant columns.
     """
 
@@ -84,7 +84,8 @@ class Choice(NamedTuple):
         columns: names in the order wanted; all but those of `exclude` and `weights` if None.
         exclude: names to leave out.
         weights: name of the column of weights.
-        skip_bad: leave out rows with a missing or infinite number, instead of refusing the file.
+        skip_bad: leave out rows with a missing or infinite number, text, too many or too few fields or a negative
+            weight, instead of refusing the file.
         delimiter: between the fields of a text file; found from its first line if None.
     """
 
@@ -116,15 +117,17 @@ def read(
     found = source(path, choice.delimiter)
     names = choose(name, found.names, found.named, choice, like, strict)
     asked = [*names, *([choice.weights] if choice.weights is not None else [])]
-    loaded = np.column_stack(_load(name, found, asked, choice))
-    if not len(loaded):
+    ragged = list[int]()
+    loaded = np.column_stack(_load(name, found, asked, choice, ragged))
+    if not len(loaded) and not ragged:
         raise Refusal(f"{name} has no rows.")
     finite = np.isfinite(loaded).all(1)
-    if not finite.all():
-        if not choice.skip_bad:
-            raise Refusal(_missing(name, loaded, asked, finite))
-        if not finite.any():
-            raise Refusal(f"{name} has no complete rows: all {len(loaded)} hold a missing or infinite number.")
+    if choice.skip_bad and choice.weights is not None:
+        finite &= loaded[:, -1] >= 0
+    if not finite.all() and not choice.skip_bad:
+        raise Refusal(_missing(name, loaded, asked, finite))
+    if not finite.any():
+        raise Refusal(f"{name} has no rows that can be used: all {len(loaded) + len(ragged)} are bad.")
     kept = torch.from_numpy(loaded[finite] if not finite.all() else loaded)
     remarks = [*found.notes]
     if choice.columns is None and like is None:
@@ -134,8 +137,8 @@ def read(
         kept[:, : len(names)].contiguous(),
         tuple(names),
         _weights(name, choice.weights, kept[:, -1]) if choice.weights is not None else None,
-        1 + torch.from_numpy(np.flatnonzero(finite)),
-        int((~finite).sum()),
+        _numbers(finite, ragged),
+        int((~finite).sum()) + len(ragged),
         tuple(remarks),
     )
 
@@ -194,9 +197,17 @@ def choose(
     return chosen
 
 
-def _load(file: str, found: Source, asked: list[str], choice: Choice) -> list[np.ndarray]:
+def _numbers(good: np.ndarray, ragged: Sequence[int]) -> Tensor:
+    """Return the numbers of good rows in the file, from 1, where ragged ones are not among those that were read."""
+    every = np.arange(1, len(good) + len(ragged) + 1)
+    return torch.from_numpy(np.delete(every, np.array(ragged, int) - 1)[good])
+
+
+def _load(file: str, found: Source, asked: list[str], choice: Choice, ragged: list[int]) -> list[np.ndarray]:
     positions = [_position(file, found.names, name) for name in asked]
-    columns = found.load(positions)
+    columns = found.load(positions, ragged if choice.skip_bad else None)
+    if choice.skip_bad:
+        columns = [x if isinstance(x, np.ndarray) or x.numbers is None else x.numbers for x in columns]
     bad = {name: x for name, x in zip(asked, columns, strict=True) if isinstance(x, NotNumbers)}
     refuse_text(file, bad, choice)
     return columns  # type: ignore[return-value]
