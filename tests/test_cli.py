@@ -536,6 +536,15 @@ def test_sample_draws_from_the_model_into_every_kind_of_file(folder: Path) -> No
     assert not torch.equal(tables.read(folder / "y.csv").rows.float(), drawn[0])
 
 
+def test_many_rows_are_drawn_some_at_a_time(folder: Path) -> None:
+    cramix.save(NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1)), "m.safetensors")
+    run("sample", "m.safetensors", "-n", 200_000, "--out", "x.npy")
+    x = np.load("x.npy")
+    assert (x.shape, x.dtype) == ((200_000, 1), np.float32)
+    assert len(np.unique(x)) > 190_000  # not the same rows again
+    assert stats.kstest(x[:, 0], "norm").pvalue > 1e-3
+
+
 def test_sample_prints_csv_and_names_nameless_columns(folder: Path) -> None:
     cramix.save(NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1)), "m.safetensors")
     out, _ = run("sample", "m.safetensors", "-n", 3, "--out", "-")
