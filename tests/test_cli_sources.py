@@ -286,6 +286,25 @@ def test_compare_of_a_model_and_a_folder_is_that_of_the_table(folder: Path) -> N
             assert about["mean_log_likelihood"] == pytest.approx(truth["mean_log_likelihood"], rel=1e-9)
 
 
+@pytest.mark.slow
+def test_the_memory_of_predict_does_not_grow_with_the_rows(folder: Path) -> None:
+    cramix.save(cramix.NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1)), "m.safetensors", names=["a"])
+    write(np.random.default_rng(0).normal(size=(250_000, 1)), folder / "one" / "0.csv", ["a"])
+    (folder / "many").mkdir()
+    for i in range(16):
+        (folder / f"many/{i}.csv").hardlink_to("one/0.csv")
+    program = (
+        "import resource, sys; from cramix.cli.app import app\n"
+        "try: app(['predict', 'm.safetensors', sys.argv[1], '--out', 'p.csv', '-q'])\n"
+        "finally: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    peaks = []
+    for data in ("one", "many"):
+        command = [sys.executable, "-c", program, data]
+        peaks.append(int(subprocess.run(command, check=True, capture_output=True, env=ENVIRONMENT).stdout))
+    assert peaks[1] - peaks[0] < 50_000  # kilobytes; the result of all rows takes 160 MB
+
+
 COMMAND = [sys.executable, "-m", "cramix", "fit", "data", "-k", "5", "--seed", "3"]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(cramix.__file__).parents[1])}
 

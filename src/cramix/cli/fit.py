@@ -75,7 +75,7 @@ def fit(
             "--max-passes",
             metavar="N",
             min=1,
-            help="Read data at most so often, which need not fit into memory; default: 10. 1 fits a sample.",
+            help="Most passes over data that are read in parts; default: 10. With 1, a sample is fitted.",
         ),
     ] = None,
     checkpoint: Annotated[
@@ -181,7 +181,10 @@ def fit(
 def _read(path: Path, choice: tables.Choice, passes: Passes) -> tables.Table | sources.Streamed:
     """Read data as a whole or open them to be read in parts; options for passes ask for that."""
     if sources.in_parts(path, choice.delimiter, asked=passes.asked is not None):
-        return sources.read(path, choice)
+        streamed = sources.read(path, choice)
+        with refusing():
+            streamed.count_if_small()
+        return streamed
     if passes.asked is not None:
         raise Refusal(
             f"{passes.asked} is for data that are read in passes: files other than xlsx, without --delimiter; got "

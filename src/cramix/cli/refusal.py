@@ -7,8 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-# Arguments that messages of the library name, and the options that they are on the command line.
-_OPTIONS = {"skip_bad=True": "--skip-bad", "columns=[...]": "--columns", "max_passes": "--max-passes"}
+# What messages of the library name, and what it is on the command line.
+_OPTIONS = {
+    "skip_bad=True": "--skip-bad",
+    "columns=[...]": "--columns",
+    "max_passes": "--max-passes",
+    "Make the source anew.": "Run the command again.",
+}
 
 
 class Refusal(Exception):

@@ -23,14 +23,12 @@ from cramix.data.survey import Survey, Surveying
 
 # Files of so many bytes are read in parts.
 LARGE = 256 * 10**6
-# Bytes of files whose rows are counted beforehand, as that takes no time.
+# Bytes of files whose rows are counted before a fit.
 _SMALL = 16 * 10**6
 # Rows that are kept for pictures and notes, and those that are computed with at a time.
 _KEPT, _AT_A_TIME = 20_000, 1 << 14
 # pandas stores its row index as a column of Parquet files.
 _INDEX = re.compile(r"__index_level_\d+__")
-
-WHAT = "folders, patterns such as 'data/*.parquet', Arrow files, and files of 256 MB or more"
 
 
 def in_parts(path: Path, delimiter: str | None = None, *, asked: bool = False) -> bool:
@@ -79,12 +77,17 @@ def read(
             str(path), columns=None if every else chosen, sample_weight=choice.weights, skip_bad=choice.skip_bad
         )
         assert isinstance(files, FileSource)
-        look_for_index = choice.columns is None and like is None
-        return Streamed(str(path), files, tuple(chosen), look_for_index)
+        return Streamed(str(path), files, tuple(chosen), choice.columns is None and like is None)
 
 
 class Streamed:
     """Rows of files that are read in parts; it has the attributes of a `Table` that commands use.
+
+    Args:
+        name: what messages call the data.
+        files: the rows.
+        names: of the columns.
+        suspicious: whether to look for columns that are an index, or constant.
 
     Attributes:
         name: what messages call the data.
@@ -95,19 +98,21 @@ class Streamed:
 
     weights: Tensor | None = None
 
-    def __init__(self, name: str, files: FileSource, names: tuple[str, ...], look_for_index: bool) -> None:
+    def __init__(self, name: str, files: FileSource, names: tuple[str, ...], suspicious: bool) -> None:
         self.name, self.names, self._files = name, names, files
         self.rows = Observed(files)
-        self._index = self._like_index() if look_for_index else []
-        self._look_for_constants = look_for_index
-        self._skipped = 0
-        if files.n_rows is None and sum(file.size for file in files.files) < _SMALL:
-            self.rows.survey()
+        self._index = self._like_index() if suspicious else []
+        self._suspicious, self._skipped = suspicious, 0
 
     @property
     def n_rows(self) -> int | None:
         """The number of rows that are used; before the first pass that of all rows, None if it is unknown."""
         return self.rows.seen.n_rows if self.rows.seen is not None else self._files.n_rows
+
+    def count_if_small(self) -> None:
+        """Count the rows of small text files, which takes no time."""
+        if self.n_rows is None and sum(file.size for file in self._files.files) < _SMALL:
+            self.rows.survey()
 
     @property
     def n_files(self) -> int:
@@ -123,7 +128,7 @@ class Streamed:
     def notes(self) -> tuple[str, ...]:
         """What the user should know; constant columns are known after the first pass."""
         constant = []
-        if self._look_for_constants and self.rows.seen is not None and self.rows.seen.extremes.rows is not None:
+        if self._suspicious and self.rows.seen is not None and self.rows.seen.extremes.rows is not None:
             ends = self.rows.seen.extremes.rows.rows
             flat = (ends.amin(0) == ends.amax(0)).tolist()
             constant = [name for name, is_flat in zip(self.names, flat, strict=True) if is_flat]
