@@ -150,9 +150,10 @@ def test_bounds_hold_on_hard_data(first: str, bins: int) -> None:
 places = st.lists(st.integers(0, 64).map(lambda i: i / 64) | st.floats(0, 1), min_size=1, max_size=30)
 
 
-@given(places, places, st.floats(0.001, 1.0))
-def test_bounds_hold_on_any_data(x: list[float], y: list[float], scale: float) -> None:
+@given(places, places, st.floats(0.001, 1.0), st.floats(0.3, 4.0))
+def test_bounds_hold_on_any_data(x: list[float], y: list[float], scale: float, stretch: float) -> None:
     x, y = (torch.tensor([0.0, *side, 1.0], dtype=torch.float64).unsqueeze(1) for side in (x, y))
+    y = stretch * y
     p, q = sketch(x, bins=8), sketch(y, bins=8)
     mixture = MultivariateNormalMixture([1.0], [[0.5]], [[[scale**2]]]).to(dtype=torch.float64)
     truth, to_mixture = true_distance(x, y, p.directions), sliced_cramer_distance(x, mixture, p.directions).item()
@@ -160,6 +161,19 @@ def test_bounds_hold_on_any_data(x: list[float], y: list[float], scale: float) -
         low, high = p.distance_bounds(other)
         assert low - 1e-7 <= true <= high + 1e-7
         assert abs(sliced_cramer_distance(p, other).item() - true) <= bound + 1e-7
+
+
+@pytest.mark.parametrize("far", [3.0, 20.0, 1e6])
+def test_bounds_hold_in_bins_of_different_widths(far: float) -> None:
+    """In common bins nothing would be left of the shape of x."""
+    x = data("normal", 1)[:, :1]
+    y = torch.cat((torch.zeros(10_000, 1), torch.tensor([[far]]))).double()
+    for first, second in ((x, y), (y, x), (x, x + far)):
+        p, q = sketch(first), sketch(second)
+        truth, found = true_distance(first, second, p.directions), sliced_cramer_distance(p, q).item()
+        low, high = p.distance_bounds(q)
+        assert low - 1e-7 <= truth <= high + 1e-7
+        assert abs(found - truth) <= min(p.error_bound + q.error_bound, 1e-3 * truth)
 
 
 @pytest.mark.parametrize("bins", [16, 256])

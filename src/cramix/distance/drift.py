@@ -98,7 +98,7 @@ def drift(
     p, q = _sum(before), _sum(after)
     both = p + q
     unit = _deviations(both)
-    losses = comparison.losses(p.histograms.widened(q.histograms), q.histograms.widened(p.histograms))
+    losses = comparison.losses(p.histograms, q.histograms)
     losses = torch.where(unit > 0, losses / unit, 0)
     dim = p.dim
     chosen, exact = _assignments(len(before), len(after), n_permutations, seed)

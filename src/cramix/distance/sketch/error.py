@@ -21,8 +21,8 @@ the middle. So the norm of the rest of both data sets together is at most some r
 differ by at most some e, the distance between data and points. The squares differ by at most `2 r e`, and are at most
 `r^2`.
 
-**The estimates.** `comparison` leaves out a share s of the rest, the smoothness of the bin. This adds at most
-`sqrt(s h) m / 4` to the difference of distances.
+**The estimates.** In common bins, `comparison` leaves out a share s of the rest, the smoothness of the bin. This adds
+at most `sqrt(s h) m / 4` to the difference of distances.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from cramix.distance.sketch.bins import NARROW, central_moments, gauss_points, smoothness
-from cramix.distance.sketch.comparison import fit, rest_of_points
+from cramix.distance.sketch.comparison import fit, in_common_bins, of_points, rest_of_points
 from cramix.distance.sketch.histograms import Histograms
 from cramix.mixture import NormalMixture
 
@@ -40,16 +40,21 @@ _ROUNDING = 1e-13
 
 
 def bound_of_distance(histograms: Histograms) -> Tensor:
-    """Return the square of how much less or more distances to the estimates may be than those to the data, `(s,)`."""
-    left_out = smoothness(histograms.moments).sqrt() / 4
-    width = histograms.grid.width.unsqueeze(-1)
-    return (squared_errors(histograms).sqrt() + left_out * width.sqrt() * _mass(histograms)).square().sum(1)
+    """Return the square of how far distances may be from those to the data, `(s,)`.
+
+    Histograms may be compared in bins twice as wide, so it is the larger one of two bounds.
+    """
+    bounds = []
+    for grid in (histograms.grid, histograms.grid.doubled()):
+        moments, width = histograms.on(grid), grid.width
+        left_out = (smoothness(moments) * width.unsqueeze(-1)).sqrt() / 4 * _mass(moments)
+        bounds.append((squared_errors(moments, width).sqrt() + left_out).square().sum(1))
+    return torch.maximum(*bounds)
 
 
-def squared_errors(histograms: Histograms) -> Tensor:
+def squared_errors(moments: Tensor, width: Tensor) -> Tensor:
     """Return a bound of `integral (F - F~)^2` over each bin, `(s, bins)`, for a total mass of one."""
-    width = histograms.grid.width.unsqueeze(-1)
-    return width * _mass(histograms).square() * _of_unit_bins(histograms.moments)
+    return width.unsqueeze(-1) * _mass(moments).square() * _of_unit_bins(moments)
 
 
 def _of_unit_bins(moments: Tensor) -> Tensor:
@@ -66,25 +71,38 @@ def _of_unit_bins(moments: Tensor) -> Tensor:
 
 
 def bounds_of_losses(p: Histograms, q: Histograms) -> tuple[Tensor, Tensor]:
-    """Return bounds of the Cramér loss between the data of histograms in the same bins from both sides, each `(s,)`."""
-    r = _largest_rest(p, _mass(p) + _mass(q))
-    e = squared_errors(p).sqrt() + squared_errors(q).sqrt()
-    fitted, of_points = fit(p, q), rest_of_points(p, q)
-    low = (of_points - 2 * r * e).clamp_min(0)
-    high = torch.minimum(r.square(), of_points + 2 * r * e)
+    """Return bounds of the Cramér loss between the data of histograms from both sides, each `(s,)`."""
+    a, b, near = in_common_bins(p, q)
+    low, high = _in_same_bins(a, b)
+    if not bool(near.all()):
+        sides = p.rows(~near), q.rows(~near)
+        distance = of_points(*sides).clamp_min(0).sqrt()
+        error = torch.stack([squared_errors(x.moments, x.grid.width).sum(1).sqrt() for x in sides]).sum(0)
+        low = low.masked_scatter(~near, torch.maximum(low[~near], (distance - error).clamp_min(0).square()))
+        high = high.masked_scatter(~near, torch.minimum(high[~near], (distance + error).square()))
+    return low, high
+
+
+def _in_same_bins(p: Histograms, q: Histograms) -> tuple[Tensor, Tensor]:
+    width = p.grid.width
+    r = _largest_rest(width, _mass(p.moments) + _mass(q.moments))
+    e = squared_errors(p.moments, width).sqrt() + squared_errors(q.moments, width).sqrt()
+    fitted, of_gauss_points = fit(p, q), rest_of_points(p, q)
+    low = (of_gauss_points - 2 * r * e).clamp_min(0)
+    high = torch.minimum(r.square(), of_gauss_points + 2 * r * e)
     return fitted + low.sum(1), fitted + high.sum(1)
 
 
 def bound_to_mixture(p: Histograms, q: NormalMixture) -> Tensor:
     """Return how far the Cramér loss of the Gauss points to mixtures, with batch shape `(s,)`, may be off, `(s,)`."""
     below = q.cdf(p.grid.edges(p.bins).T.to(q.means)).T.double().cpu()
-    r = _largest_rest(p, _mass(p) + below.diff(dim=1).clamp_min(0))
-    return torch.minimum(r.square(), 2 * r * squared_errors(p).sqrt()).sum(1)
+    r = _largest_rest(p.grid.width, _mass(p.moments) + below.diff(dim=1).clamp_min(0))
+    return torch.minimum(r.square(), 2 * r * squared_errors(p.moments, p.grid.width).sqrt()).sum(1)
 
 
-def _largest_rest(p: Histograms, mass: Tensor) -> Tensor:
-    return 0.25 * p.grid.width.sqrt().unsqueeze(-1) * mass
+def _largest_rest(width: Tensor, mass: Tensor) -> Tensor:
+    return 0.25 * width.sqrt().unsqueeze(-1) * mass
 
 
-def _mass(histograms: Histograms) -> Tensor:
-    return histograms.normalized[0]
+def _mass(moments: Tensor) -> Tensor:
+    return moments[0] / moments[0].sum(1, keepdim=True)

@@ -58,9 +58,13 @@ class Grid(NamedTuple):
         """The widths of the bins, `(s,)` in float64."""
         return torch.from_numpy(np.ldexp(1.0, self.exponent.numpy()))
 
-    def rows(self, chosen: slice) -> Self:
+    def rows(self, chosen: slice | Tensor) -> Self:
         """Return the grids of some slices."""
         return type(self)(self.exponent[chosen], self.start[chosen])
+
+    def doubled(self) -> Self:
+        """Return the grids of bins twice as wide."""
+        return type(self)(self.exponent + 1, self.start >> 1)
 
     def edges(self, bins: int) -> Tensor:
         """Return the edges of the bins, `(s, bins + 1)`."""

@@ -83,7 +83,7 @@ class Histograms:
         )
         return torch.stack([torch.zeros_like(x).scatter_add_(1, position, x) for x in shifted])
 
-    def rows(self, chosen: slice) -> Self:
+    def rows(self, chosen: slice | Tensor) -> Self:
         """Return the histograms of some slices."""
         return type(self)(self.moments[:, chosen], self.low[chosen], self.high[chosen])
 

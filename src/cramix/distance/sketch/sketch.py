@@ -220,7 +220,7 @@ class SliceSketch:
         with _plain():
             self._require_space_of(other)
             if isinstance(other, SliceSketch):
-                low, high = error.bounds_of_losses(*self._in_common_bins(other))
+                low, high = error.bounds_of_losses(self._along_directions, other._along_directions)
             else:
                 other = other.to(dtype=torch.float64)
                 along = other.project(self._directions.to(other.means.device))
@@ -249,7 +249,7 @@ class SliceSketch:
         self._require_space_of(other)
         if isinstance(other, SliceSketch):
             with _plain():
-                return comparison.losses(*self._in_common_bins(other))
+                return comparison.losses(self._along_directions, other._along_directions)
         other = other.to(dtype=torch.promote_types(other.means.dtype, torch.float32))
         slices, energies, excess = self._slices_like(other.means)
         directions = self._directions.to(other.means)
@@ -352,11 +352,6 @@ class SliceSketch:
             return slices, energies.to(x.device), comparison.excess(self._along_directions).to(x.device)
 
         return self._kept(f"slices in {x.dtype} on {x.device}", compute)
-
-    def _in_common_bins(self, other: SliceSketch) -> tuple[Histograms, Histograms]:
-        """Return the histograms of both along all directions."""
-        p, q = self._along_directions, other._along_directions
-        return p.widened(q), q.widened(p)
 
     def _add(self, x: Tensor, weights: Tensor | None) -> None:
         """Add rows some at a time, so that their projections stay in cache."""
