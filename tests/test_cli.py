@@ -147,15 +147,15 @@ def test_weights_stand_for_repeated_rows(folder: Path) -> None:
     assert weighted["mean_log_likelihood"] == pytest.approx(repeated["mean_log_likelihood"], abs=1e-6)
 
 
-def test_fit_takes_columns_in_their_order_and_drops_rows_on_request(folder: Path) -> None:
+def test_fit_takes_columns_in_their_order_and_skips_rows_on_request(folder: Path) -> None:
     x = two_clusters()
     rows = [f"{a},name,{b}" for a, b in x] + ["1,name,", "inf,name,2"]
     (folder / "x.csv").write_text("a,text,b\n" + "\n".join(rows))
     assert "2 of 302 rows" in refuses("fit", "x.csv", "-k", 2, "--columns", "b,a")
-    out, _ = run("fit", "x.csv", "-k", 2, "--columns", "b,a", "--drop-missing")
-    assert re.search(r"rows dropped +2\b", out)
-    about = run_json("fit", "x.csv", "-k", 1, "--columns", "b,a", "--drop-missing")
-    assert (about["n_rows"], about["dropped"]) == (300, 2)
+    out, _ = run("fit", "x.csv", "-k", 2, "--columns", "b,a", "--skip-bad")
+    assert re.search(r"rows skipped +2\b", out)
+    about = run_json("fit", "x.csv", "-k", 1, "--columns", "b,a", "--skip-bad")
+    assert (about["n_rows"], about["skipped"]) == (300, 2)
     assert about["mixture"]["means"][0] == pytest.approx(x[:, ::-1].mean(0), rel=1e-6)
 
 
@@ -347,8 +347,8 @@ def test_predict_writes_every_format_and_numbers_rows(suffix: str, folder: Path)
     cramix.save(normal([0.0, 0.0]), "m.safetensors", names=["a", "b"])
     (folder / "x.csv").write_text("a,b\n1,2\n,3\n0.5,0\n")
     assert "1 of 3 rows" in refuses("predict", "m.safetensors", "x.csv", "--out", f"p{suffix}")
-    about = run_json("predict", "m.safetensors", "x.csv", "--out", f"p{suffix}", "--drop-missing")
-    assert (about["n_rows"], about["dropped"]) == (2, 1)
+    about = run_json("predict", "m.safetensors", "x.csv", "--out", f"p{suffix}", "--skip-bad")
+    assert (about["n_rows"], about["skipped"]) == (2, 1)
     table = tables.read(folder / f"p{suffix}")
     assert table.rows[:, 0].tolist() == [1, 3]
     assert table.rows[:, -2].tolist() == pytest.approx(stats.norm.logpdf([[1, 2], [0.5, 0]]).sum(1).tolist())
@@ -536,6 +536,15 @@ def test_sample_draws_from_the_model_into_every_kind_of_file(folder: Path) -> No
     assert not torch.equal(tables.read(folder / "y.csv").rows.float(), drawn[0])
 
 
+def test_many_rows_are_drawn_some_at_a_time(folder: Path) -> None:
+    cramix.save(NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1)), "m.safetensors")
+    run("sample", "m.safetensors", "-n", 200_000, "--out", "x.npy")
+    x = np.load("x.npy")
+    assert (x.shape, x.dtype) == ((200_000, 1), np.float32)
+    assert len(np.unique(x)) > 190_000  # not the same rows again
+    assert stats.kstest(x[:, 0], "norm").pvalue > 1e-3
+
+
 def test_sample_prints_csv_and_names_nameless_columns(folder: Path) -> None:
     cramix.save(NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1)), "m.safetensors")
     out, _ = run("sample", "m.safetensors", "-n", 3, "--out", "-")
@@ -577,7 +586,7 @@ def test_refusals(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "cut.safetensors").write_bytes((folder / "m3.safetensors").read_bytes()[:-10])
     (folder / "fake.safetensors").write_text("a,b\n1,2\n")
     assert "nothing.csv does not exist" in refuses("fit", "nothing.csv", "-k", 1)
-    assert "is a folder" in refuses("fit", ".", "-k", 1)
+    assert "is a folder" in refuses("compress", ".", "-k", 1, "--out", "s.safetensors")
     assert "is a model; this must be data" in refuses("fit", "m3.safetensors", "-k", 1)
     assert "is data; this must be a model" in refuses("sample", "x.csv", "-n", 1, "--out", "y.csv")
     assert "is data; this must be a model" in refuses("compress", "x.csv", "-k", 1, "--out", "s.safetensors")
@@ -624,7 +633,7 @@ def test_help_lists_the_commands() -> None:
         for command in ("demo", "fit", "predict", "compare", "compress", "sample"):
             assert command in out
     assert "Exit codes: 0 success, 2 invalid input, 1 internal error." in run("--help")[0]
-    assert "--drop-missing" in run("fit", "--help")[0]
+    assert "--skip-bad" in run("fit", "--help")[0]
     assert run("--version")[0] == f"cramix {cramix.__version__}\n"
 
 

@@ -184,8 +184,11 @@ def test_other_widths_of_arrays(tmp_path: Path) -> None:
     npy(tmp_path / "2.npy", np.array(["a"]))
     with pytest.raises(ValueError, match=r"2.npy must hold numbers of shape"):
         source(tmp_path)
-    with pytest.raises(ValueError, match=r"columns and sample_weight must be None for .*1.npy"):
+    with pytest.raises(ValueError, match=r"1.npy has no column 'a'\. It has: x1, x2, x3"):
         source(tmp_path / "1.npy", columns=["a"])
+    some = source(tmp_path / "1.npy", columns=["x3", "x1"], sample_weight="x2")
+    assert (some.columns, some.weighted) == (("x3", "x1"), True)
+    assert torch.equal(next(next(some.parts()).read(5, False)).rows, torch.from_numpy(X[:5, [2, 0]]))
 
 
 def test_the_index_of_pandas_is_no_column(tmp_path: Path) -> None:

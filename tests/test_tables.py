@@ -45,7 +45,7 @@ def test_what_is_written_is_read_bit_by_bit(suffix: str, dtype: type, tmp_path: 
     np.testing.assert_array_equal(table.rows.numpy().astype(dtype), numbers)
     assert list(table.names) == (["x1", "x2", "x3"] if suffix == ".npy" else names)
     assert table.weights is None
-    assert table.dropped == 0
+    assert table.skipped == 0
 
 
 @pytest.mark.parametrize(
@@ -143,21 +143,31 @@ def test_parquet_columns_of_every_number_type(tmp_path: Path) -> None:
     assert table.rows.tolist() == [[1, 2**60, 0.5, 1.25, 1000], [2, 1, 1.5, -3.5, -7]]
 
 
-def test_rows_without_a_number_are_counted_refused_or_dropped(tmp_path: Path) -> None:
+def test_rows_without_a_number_are_counted_refused_or_skipped(tmp_path: Path) -> None:
     path = table_file(tmp_path, ".csv", "a,b,w\n1,2,1\nNA,3,1\n4,inf,1\n5,6,\n,nan,null\n7,8,2\n")
     with pytest.raises(Refusal) as caught:
         tables.read(path)
-    for words in ("4 of 6 rows", "row 2", "'a'", "missing", "--drop-missing"):
+    for words in ("4 of 6 rows", "row 2", "'a'", "missing", "--skip-bad"):
         assert words in str(caught.value)
     with pytest.raises(Refusal, match=r"1 of 6 rows.*row 3, column 'b', inf"):
         tables.read(table_file(tmp_path, ".txt", "a,b\n1,2\n3,3\n4,inf\n5,6\n5,6\n7,8\n"))
-    table = tables.read(path, Choice(weights="w", drop_missing=True))
-    assert table.dropped == 4
+    table = tables.read(path, Choice(weights="w", skip_bad=True))
+    assert table.skipped == 4
     assert table.numbers.tolist() == [1, 6]
     assert table.rows.tolist() == [[1, 2], [7, 8]]
     assert table.weights is not None
     assert table.weights.tolist() == [1, 2]
-    assert tables.read(path, Choice(["b"], drop_missing=True)).dropped == 2  # other columns do not matter
+    assert tables.read(path, Choice(["b"], skip_bad=True)).skipped == 2  # other columns do not matter
+
+
+def test_text_ragged_rows_and_negative_weights_are_skipped_too(tmp_path: Path) -> None:
+    path = table_file(tmp_path, ".csv", "a,w\n1,1\nx,1\n2\n3,-1\n\n4,5\n1,2,3\n 6 ,7\n")
+    table = tables.read(path, Choice(weights="w", skip_bad=True))
+    assert (table.rows.tolist(), table.skipped) == ([[1], [4], [6]], 4)
+    assert table.numbers.tolist() == [1, 5, 7]
+    text = table_file(tmp_path, ".txt", "name,a\nBob,1\nEve,2\n")
+    with pytest.raises(Refusal, match=r"column 'name' must hold numbers; row 1 is 'Bob'. Leave it out with: --exclude"):
+        tables.read(text, Choice(skip_bad=True))  # a column without any number is not a matter of bad rows
 
 
 NO = [
@@ -165,7 +175,7 @@ NO = [
     (".csv", "\n\n# nothing\n", {}, ["is empty"]),
     (".csv", "a,b\n", {}, ["no rows"]),
     (".txt", "a b\n", {}, ["no rows"]),
-    (".csv", "a,b\n,\n", {"drop_missing": True}, ["no complete rows", "all 1"]),
+    (".csv", "a,b\n,\n", {"skip_bad": True}, ["no rows that can be used", "all 1 are bad"]),
     (".csv", "a,b\n1,2\n3,x y\n", {}, ["'b'", "row 2", "'x y'", "--exclude b"]),
     (".csv", "a,b\n" + "1, 2\n" * 1000 + "3, 4O\n5,6\n", {}, ["'b'", "row 1001", "4O"]),
     (".txt", "a b\n1 2\n3 x\n", {}, ["'b'", "row 2", "'x'"]),
@@ -318,8 +328,8 @@ def test_workbooks_are_read(tmp_path: Path) -> None:
         book.active.append(row)
     book.create_sheet("more")
     book.save(tmp_path / "x.xlsx")
-    table = tables.read(tmp_path / "x.xlsx", Choice(exclude=["when"], drop_missing=True))
-    assert (table.names, table.dropped) == (("a", "b"), 1)
+    table = tables.read(tmp_path / "x.xlsx", Choice(exclude=["when"], skip_bad=True))
+    assert (table.names, table.skipped) == (("a", "b"), 1)
     assert table.rows.tolist() == [[1.5, 2]]
     assert "2 sheets; only the first" in table.notes[0]
     with pytest.raises(Refusal, match="column 'when' must hold numbers; row 1 is 2020-01-01"):

@@ -1,4 +1,4 @@
-"""All commands in one program. Exit codes: 0 success, 2 invalid input, 1 internal error."""
+"""All commands in one program. Exit codes: 0 success, 2 invalid input, 1 internal error, 130 stopped by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cramix.cli.demo import demo
 from cramix.cli.fit import fit
 from cramix.cli.play import play
 from cramix.cli.predict import predict
-from cramix.cli.refusal import Refusal
+from cramix.cli.refusal import Interrupted, Refusal
 from cramix.cli.sample import sample
 from cramix.cli.train import train
 
@@ -39,6 +39,9 @@ class Commands(TyperGroup):
         args = sys.argv[1:] if args is None else list(args)
         try:
             code = super().main(args, **options | {"standalone_mode": False})
+        except Interrupted as interrupted:
+            print(interrupted, file=sys.stderr)
+            sys.exit(_INTERRUPTED)
         except Exception as error:  # nothing escapes as a bare traceback
             code = _end(error, as_json="--json" in args)
         if code == _INTERRUPTED:

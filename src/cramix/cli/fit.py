@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import math
-import re
-import time
-from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
-import torch
 import typer
-from rich.table import Table
 
 import cramix
 from cramix import io
 from cramix import plot as pictures
 from cramix.checks import check_choice
-from cramix.cli import formats, models, tables
-from cramix.cli.options import Columns, DataFile, Delimiter, DropMissing, Exclude, Json, ModelOut, Quiet, Seed
+from cramix.cli import components, formats, models, sources, tables
+from cramix.cli.options import Columns, DataFile, Delimiter, Exclude, Json, ModelOut, Quiet, Seed, SkipBad
+from cramix.cli.passes import Passes, in_words
 from cramix.cli.refusal import Refusal, check_output, refusing
-from cramix.cli.report import Fact, component_tables, console, print_lines, save_figure, show, working
-from cramix.fitting import METHODS, FitResult
+from cramix.cli.report import Fact, component_tables, console, counted, print_lines, save_figure, show, working
+from cramix.fitting import METHODS
 from cramix.mixture.coordinates import in_coordinates
 from cramix.mixture.covariance import FAMILIES
 
 _METHOD = signature(cramix.fit).parameters["method"].default
-_MOST_COMPONENTS = 10
-
-
-class _Fitted(NamedTuple):
-    """A fit, the fits it was chosen from by their number of components, none without a choice, and the time for all."""
-
-    result: FitResult
-    considered: Mapping[int, FitResult]
-    seconds: float
 
 
 def fit(
@@ -82,12 +68,32 @@ def fit(
         str, typer.Option("--method", metavar="NAME", help=f"Algorithm: {', '.join(METHODS)}.")
     ] = _METHOD,
     seed: Seed = 0,
-    drop_missing: DropMissing = False,
+    skip_bad: SkipBad = False,
+    max_passes: Annotated[
+        int | None,
+        typer.Option(
+            "--max-passes",
+            metavar="N",
+            min=1,
+            help="Most passes over data that are read in parts; default: 10. With 1, a sample is fitted.",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="FILE",
+            help="Keep finished passes over the data in this file: the same command goes on from there.",
+        ),
+    ] = None,
     delimiter: Delimiter = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fit a Gaussian mixture to a table of numbers.
+    """Fit a Gaussian mixture to a table of numbers, or to files of any size.
+
+    Folders, patterns, Arrow files and files of 256 MB or more need not fit into memory. They are read in parts: once to
+    draw a sample of up to a million rows, and if there are more, a few more times.
 
     Without -k the number of components is chosen by the Bayesian information criterion (BIC). Components are numbered
     from 0, the heaviest first.
@@ -98,48 +104,59 @@ def fit(
     if plot is not None:
         check_output(plot, formats.PICTURES)
         pictures.require_matplotlib()
+    passes = Passes(max_passes, checkpoint)
+    passes.check(out)
     with refusing():
         check_choice("--method", method, METHODS)
         check_choice("--covariance-type", covariance_type, FAMILIES)
-    wanted = parse_components(k)
+    wanted = components.parse(k)
     if method != _METHOD and not isinstance(wanted, int):
         raise Refusal(f"--method {method} needs one number of components. Add -k, such as -k 3.")
     choice = tables.Choice(
         tables.split_names(columns),
         tables.split_names(exclude),
         sample_weight,
-        drop_missing,
+        skip_bad,
         delimiter,
     )
-    table = tables.read(data, choice)
-    print_lines("note", table.notes)
-    n, d = table.rows.shape
-    wanted = _numbers(wanted, n, d, formats.input_name(data))
-    with working(f"Fitting {_in_words(wanted)} components to {n} rows", quiet=quiet) as update, refusing():
-        fitted = _fitted(
-            wanted,
-            method,
-            seed,
-            X=table.rows,
-            sample_weight=table.weights,
-            covariance_type=covariance_type,
-            reg_covar=reg_covar,
-            shrinkage=_number_or_word(shrinkage),
-            progress=lambda step: update(f"{step.name}, {step.n_components} components"),
-        )
+    table = _read(data, choice, passes)
+    notes = table.notes
+    print_lines("note", notes)
+    n, d = table.n_rows, len(table.names)
+    wanted = components.numbers(wanted, n, d, formats.input_name(data))
+    rows = formats.input_name(data) if n is None else counted(n, "row")
+    with working(f"Fitting {components.in_words(wanted)} components to {rows}", quiet=quiet) as update, refusing():
+        problem: dict[str, Any] = {
+            "X": table.rows,
+            "sample_weight": table.weights,
+            "covariance_type": covariance_type,
+            "reg_covar": reg_covar,
+            "shrinkage": _number_or_word(shrinkage),
+        }
+        if isinstance(table, sources.Streamed):
+            with passes.interruptible():
+                problem |= passes.options | {"progress": passes.announcing(update, quiet=quiet)}
+                fitted = components.fit(wanted, method, seed, **problem)
+                table.rows.survey()  # where all passes came from the checkpoint
+        else:
+            fitted = components.fit(wanted, method, seed, progress=lambda step: update(in_words(step)), **problem)
     result = fitted.result
     mixture = in_coordinates(result.mixture.sort("weights", descending=True))
     if out is not None:
         cramix.save(mixture.marginal(0) if mixture.dim == 1 else mixture, out, names=table.names)
     if plot is not None:
-        figure = pictures.mixture_and_points(mixture, table.rows, weights=table.weights, names=table.names)
+        x, weights = table.shown()
+        figure = pictures.mixture_and_points(mixture, x, weights=weights, names=table.names)
         save_figure(figure, plot)
+    print_lines("note", [note for note in table.notes if note not in notes])
     facts = [
         Fact("data", "data", formats.input_name(data)),
-        Fact("n_rows", "rows", n),
-        Fact("dropped", "rows dropped" if table.dropped else None, table.dropped),
+        Fact("n_rows", "rows", table.n_rows),
+        Fact("skipped", "rows skipped" if table.skipped else None, table.skipped),
         Fact("n_columns", "columns", d, f"{d} ({', '.join(table.names)})" if d <= 8 else None),
-        Fact("n_components", "components", mixture.n_components, _why(fitted)),
+        Fact("passes", "passes over the data", result.passes, passes.in_words(result.passes)),
+        Fact("resumed_after", None, passes.kept or None),
+        Fact("n_components", "components", mixture.n_components, fitted.why()),
         Fact("covariance_type", "covariance type", covariance_type),
         Fact("method", "method", method),
         Fact("seed", "seed", seed),
@@ -148,28 +165,32 @@ def fit(
         Fact("aic", "AIC", result.aic),
         Fact("converged", None, result.converged),
         Fact("stopped", "stopped", result.reason),
-        Fact("shrinkage", "shrinkage" if result.shrinkage else None, _finite_or_word(result.shrinkage)),
+        Fact("shrinkage", "shrinkage" if result.shrinkage else None, components.finite_or_word(result.shrinkage)),
         Fact("collapsed", "collapsed components" if result.collapsed else None, result.collapsed),
         Fact("seconds", "seconds", round(fitted.seconds, 3)),
-        Fact("selection", None, [_considered(k, r) for k, r in fitted.considered.items()] or None),
+        Fact("selection", None, fitted.selection()),
         Fact("notes", None, list(table.notes)),
         Fact("model", "model", out),
         Fact("plot", "picture", plot),
         Fact("mixture", None, models.as_json(mixture, table.names)),
     ]
     blocks = component_tables(mixture, table.names, console().width)
-    show(facts, as_json=json, quiet=quiet, tables=[*_bic_table(fitted), *blocks])
+    show(facts, as_json=json, quiet=quiet, tables=[*fitted.bic_tables(), *blocks])
 
 
-def parse_components(text: str | None) -> int | range | None:
-    """Return the number or the range of numbers that -k asks for."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", text)
-    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if not 1 <= low <= high:
-        raise Refusal(f"-k must be a number >= 1, such as 3, or a range, such as 1-10; got {text!r}.")
-    return range(low, high + 1) if match and match[2] else low
+def _read(path: Path, choice: tables.Choice, passes: Passes) -> tables.Table | sources.Streamed:
+    """Read data as a whole or open them to be read in parts; options for passes ask for that."""
+    if sources.in_parts(path, choice.delimiter, asked=passes.asked is not None):
+        streamed = sources.read(path, choice)
+        with refusing():
+            streamed.count_if_small()
+        return streamed
+    if passes.asked is not None:
+        raise Refusal(
+            f"{passes.asked} is for data that are read in passes: files other than xlsx, without --delimiter; got "
+            f"{formats.input_name(path)}."
+        )
+    return tables.read(path, choice)
 
 
 def _number_or_word(text: str) -> float | str:
@@ -177,65 +198,3 @@ def _number_or_word(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
-
-
-def _finite_or_word(number: float) -> float | str:
-    """Return a number that JSON can represent, or infinity as the word that the option takes."""
-    return number if math.isfinite(number) else str(number)
-
-
-def _numbers(wanted: int | range | None, n: int, d: int, file: str) -> int | range:
-    """Return the numbers of components to fit to n rows of d columns."""
-    if n < 2:
-        raise Refusal(f"{file} must have at least 2 rows; it has {n}.")
-    most = wanted if isinstance(wanted, int) else wanted[-1] if wanted else 1
-    if most > n:
-        raise Refusal(f"-k must be at most the {n} rows of {file}; got {most}.")
-    # By default with enough rows for a full covariance in each component.
-    return wanted or range(1, max(1, min(_MOST_COMPONENTS, n // (d + 1))) + 1)
-
-
-def _fitted(wanted: int | range, method: str, seed: int, **problem: Any) -> _Fitted:
-    """Fit a number of components, or several and choose; the problem is what `fit` and `select` both take."""
-    began, generator = time.perf_counter(), torch.Generator().manual_seed(seed)
-    if isinstance(wanted, int):
-        result = cramix.fit(n_components=wanted, method=method, generator=generator, **problem)
-        return _Fitted(result, {}, time.perf_counter() - began)
-    choice = cramix.select(n_components=wanted, folds=0, generator=generator, **problem)
-    return _Fitted(choice.results[choice.by_bic], choice.results, time.perf_counter() - began)
-
-
-def _in_words(numbers: int | range) -> str:
-    return f"{numbers}" if isinstance(numbers, int) else f"{numbers[0]} to {numbers[-1]}"
-
-
-def _why(fitted: _Fitted) -> str | None:
-    if not fitted.considered:
-        return None
-    low, high = min(fitted.considered), max(fitted.considered)
-    return f"{fitted.result.mixture.n_components}, chosen from {low} to {high} by BIC"
-
-
-def _considered(n_components: int, result: FitResult) -> dict[str, object]:
-    return {
-        "n_components": n_components,
-        "mean_log_likelihood": result.log_likelihood,
-        "bic": result.bic,
-        "shrinkage": _finite_or_word(result.shrinkage),
-        "collapsed": result.collapsed,
-    }
-
-
-def _bic_table(fitted: _Fitted) -> list[Table]:
-    if len(fitted.considered) < 2:
-        return []
-    chosen = fitted.result.mixture.n_components
-    table = Table("components", "mean log likelihood", "BIC", "difference", "")
-    for column in table.columns[:4]:
-        column.justify = "right"
-    for k, result in fitted.considered.items():
-        collapsed = f"{result.collapsed} collapsed" if result.collapsed else ""
-        difference = result.bic - fitted.result.bic
-        note = ", ".join(filter(None, ("chosen" if k == chosen else "", collapsed)))
-        table.add_row(str(k), f"{result.log_likelihood:.4f}", f"{result.bic:.1f}", f"{difference:+.1f}", note)
-    return [table]

@@ -9,7 +9,10 @@ import typer
 
 from cramix.cli.text import parse_delimiter
 
-DATA_FORMATS = "csv, tsv, txt (each also .gz), npy, parquet or xlsx; - reads csv from standard input"
+DATA_FORMATS = (
+    "a csv, tsv, txt (each also .gz), npy, parquet, arrow or xlsx file, a folder of such files, or a quoted pattern; "
+    "- reads csv from standard input"
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object instead of a table.")]
 Seed = Annotated[
@@ -29,7 +32,9 @@ Delimiter = Annotated[
         help="Separator of a text file's fields: a character, comma, semicolon, tab, pipe or space; default: detected.",
     ),
 ]
-DropMissing = Annotated[bool, typer.Option("--drop-missing", help="Leave out rows with a missing or infinite number.")]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out and count rows that lack a number: missing, infinite, or text.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.")]
 DataFile = Annotated[Path, typer.Argument(metavar="DATA", help=f"Data: {DATA_FORMATS}.")]
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, .safetensors.")]

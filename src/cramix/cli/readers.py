@@ -11,6 +11,7 @@ import numpy as np
 
 from cramix.cli import formats, text
 from cramix.cli.refusal import Refusal
+from cramix.data.text import numbers_in_text
 from cramix.extras import require
 
 if TYPE_CHECKING:
@@ -18,10 +19,17 @@ if TYPE_CHECKING:
 
 
 class NotNumbers(NamedTuple):
-    """What a column without numbers holds, and a remedy if its values suggest one."""
+    """What a column without numbers holds, and a remedy if its values suggest one.
+
+    Attributes:
+        found: in words.
+        remedy: in words.
+        numbers: NaN but for rows that hold one; None if no row does.
+    """
 
     found: str
     remedy: str | None = None
+    numbers: np.ndarray | None = None
 
 
 class Source(NamedTuple):
@@ -29,13 +37,14 @@ class Source(NamedTuple):
 
     Attributes:
         names: of the columns; x1, x2, ... where the file has none.
-        load: reads columns by their positions, as float64 with NaN for missing.
+        load: reads columns by their positions, as float64 with NaN for missing; and given a list, leaves out rows with
+            too many or too few fields, whose numbers, from 1, it puts there.
         named: whether the names are those of the file.
         notes: what the user should know about how the file was read.
     """
 
     names: list[str]
-    load: Callable[[list[int]], list[np.ndarray | NotNumbers]]
+    load: Callable[[list[int], list[int] | None], list[np.ndarray | NotNumbers]]
     named: bool = True
     notes: tuple[str, ...] = ()
 
@@ -52,13 +61,13 @@ def _text(path: Path, delimiter: str | None) -> Source:
     file = text.TextFile.open(path)
     found = text.layout(file, delimiter)
 
-    def load(columns: list[int]) -> list[np.ndarray | NotNumbers]:
+    def load(columns: list[int], skipped: list[int] | None) -> list[np.ndarray | NotNumbers]:
         try:
-            table = text.read(file, found, columns, arrow.float64())
+            table = text.read(file, found, columns, arrow.float64(), skipped)
         except arrow.ArrowInvalid:
             # Read as strings, to find which fields are not numbers.
             try:
-                table = text.read(file, found, columns, arrow.string())
+                table = text.read(file, found, columns, arrow.string(), skipped)
             except arrow.ArrowInvalid as error:
                 raise Refusal(f"{file.name} cannot be read: {error}") from None
         return [_floats(column, single=len(found.names) == 1) for column in table.columns]
@@ -76,7 +85,7 @@ def _npy(path: Path) -> Source:
         raise Refusal(f"{path} must hold numbers of shape (n,) or (n, d); it holds {held}.")
     array = array.reshape(len(array), -1) if array.size else array.reshape(0, array.shape[-1])
     names = list(formats.default_names(array.shape[1]))
-    return Source(names, lambda columns: [array[:, i].astype(float) for i in columns], named=False)
+    return Source(names, lambda columns, _: [array[:, i].astype(float) for i in columns], named=False)
 
 
 def _parquet(path: Path) -> Source:
@@ -90,7 +99,7 @@ def _parquet(path: Path) -> Source:
     # pandas stores its row index as a column.
     names = [name for name in file.schema_arrow.names if not re.fullmatch(r"__index_level_\d+__", name)]
 
-    def load(columns: list[int]) -> list[np.ndarray | NotNumbers]:
+    def load(columns: list[int], _: list[int] | None) -> list[np.ndarray | NotNumbers]:
         table = file.read([names[i] for i in columns])
         return [_floats(table.column(names[i])) for i in columns]
 
@@ -117,7 +126,7 @@ def _xlsx(path: Path) -> Source:
     ignored = f"{path} has {len(book.sheetnames)} sheets; only the first, {sheet.title!r}, is read."
     notes = (ignored,) if len(book.sheetnames) > 1 else ()
 
-    return Source(names, lambda columns: [_cells(body, i) for i in columns], named, notes)
+    return Source(names, lambda columns, _: [_cells(body, i) for i in columns], named, notes)
 
 
 def _floats(column: pyarrow.ChunkedArray, single: bool = False) -> np.ndarray | NotNumbers:
@@ -132,7 +141,11 @@ def _floats(column: pyarrow.ChunkedArray, single: bool = False) -> np.ndarray | 
         except ArrowInvalid:
             row = _first_text(trimmed)
             value = column[row].as_py()
-            return NotNumbers(f"row {row + 1} is {value!r}", _remedy(value.strip(), single))
+            return NotNumbers(
+                f"row {row + 1} is {value!r}",
+                _remedy(value.strip(), single),
+                _some(numbers_in_text(trimmed)[0].to_numpy()),
+            )
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)):
         return NotNumbers(f"it holds {kind}")
     return compute.cast(column, float64(), safe=False).to_numpy()
@@ -140,7 +153,7 @@ def _floats(column: pyarrow.ChunkedArray, single: bool = False) -> np.ndarray | 
 
 def _cells(rows: list[tuple], column: int) -> np.ndarray | NotNumbers:
     """Convert the cells of a worksheet's column; strings of numbers count as numbers."""
-    result = np.full(len(rows), np.nan)
+    result, first = np.full(len(rows), np.nan), None
     for row, cells in enumerate(rows):
         value = cells[column] if column < len(cells) else None
         if value is None or value == "":
@@ -149,8 +162,12 @@ def _cells(rows: list[tuple], column: int) -> np.ndarray | NotNumbers:
             result[row] = float(value if _is_real(value) or isinstance(value, str) else "not a number")
         except ValueError:
             shown = repr(value) if isinstance(value, str) else str(value)
-            return NotNumbers(f"row {row + 1} is {shown}", _remedy(str(value), False))
-    return result
+            first = first or NotNumbers(f"row {row + 1} is {shown}", _remedy(str(value), False))
+    return result if first is None else first._replace(numbers=_some(result))
+
+
+def _some(numbers: np.ndarray) -> np.ndarray | None:
+    return numbers if np.isfinite(numbers).any() else None
 
 
 def _is_real(value: object) -> bool:

@@ -7,18 +7,44 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+# What messages of the library name, and what it is on the command line.
+_OPTIONS = {
+    "skip_bad=True": "--skip-bad",
+    "columns=[...]": "--columns",
+    "max_passes": "--max-passes",
+    "Make the source anew.": "Run the command again.",
+}
+
 
 class Refusal(Exception):
     """Invalid input; the command prints the message and exits with code 2."""
 
 
+class Interrupted(Exception):
+    """Ctrl-C, with a message that says what was kept; the command prints it and exits with code 130."""
+
+
+def with_options(message: str) -> str:
+    """Return a message of the library in the words of the command line.
+
+    Example:
+        >>> with_options("Correct it, or skip such rows with skip_bad=True.")
+        'Correct it, or skip such rows with --skip-bad.'
+    """
+    for argument, option in _OPTIONS.items():
+        message = message.replace(argument, option)
+    return message
+
+
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Turn the library's ValueErrors, which are about what the user passed, into refusals."""
+    """Turn the library's errors about what the user passed into refusals."""
     try:
         yield
-    except ValueError as error:
-        raise Refusal(str(error)) from None
+    except (ValueError, FileNotFoundError) as error:
+        if isinstance(error, FileNotFoundError) and error.filename is not None:  # the system's, not the library's
+            raise
+        raise Refusal(with_options(str(error))) from None
 
 
 def check_input(path: Path) -> None:
@@ -29,9 +55,9 @@ def check_input(path: Path) -> None:
         raise Refusal(f"{path} does not exist.")
 
 
-def check_output(path: Path, suffixes: Sequence[str]) -> None:
-    """Require a path that can be written to, with a known suffix, before a long computation starts."""
-    if path.suffix.lower() not in suffixes:
+def check_output(path: Path, suffixes: Sequence[str] = ()) -> None:
+    """Require a path that can be written to, with a known suffix if any, before a long computation starts."""
+    if suffixes and path.suffix.lower() not in suffixes:
         raise Refusal(f"{path} must end in {' or '.join(suffixes)}.")
     if not path.parent.is_dir():
         raise Refusal(f"{path.parent} is not a folder. Create it first.")

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from cramix.atomic import replacing
 from cramix.cli.measures import Estimate
+from cramix.cli.refusal import with_options
 from cramix.mixture import MultivariateNormalMixture
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def working(what: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]
     Warnings of the work are printed at the end, one line each.
     """
     screen = Console(stderr=True)
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    text = TextColumn("{task.description}", markup=False, table_column=Column())  # wraps, so that nothing is cut off
+    columns = SpinnerColumn(), text, TimeElapsedColumn()
     progress = Progress(*columns, console=screen, transient=True)
     task = progress.add_task(what, total=None)
     with warnings_in_lines(), nullcontext() if quiet or not screen.is_terminal else progress:
@@ -88,7 +90,7 @@ def warnings_in_lines() -> Iterator[None]:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", UserWarning)
         yield
-    print_lines("warning", (str(warning.message) for warning in caught))
+    print_lines("warning", (with_options(str(warning.message)) for warning in caught))
 
 
 def print_lines(kind: str, messages: Iterable[str]) -> None:

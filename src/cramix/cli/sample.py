@@ -12,6 +12,9 @@ from cramix.cli import formats, models, writers
 from cramix.cli.options import Json, ModelFile, Seed
 from cramix.cli.report import Fact, show
 
+# Rows that are drawn and written at a time.
+_AT_A_TIME = 1 << 17
+
 
 def sample(
     model: ModelFile,
@@ -25,8 +28,12 @@ def sample(
     """Draw random rows from a model."""
     writers.check_rows_output(out, as_json=json)
     source = models.read(model)
-    rows = source.mixture.sample((n,), generator=torch.Generator().manual_seed(seed)).reshape(n, -1)
-    writers.write(dict(zip(source.columns, rows.numpy().T, strict=True)), out)
+    generator = torch.Generator().manual_seed(seed)
+    with writers.writing(out) as add:
+        for start in range(0, n, _AT_A_TIME):
+            count = min(_AT_A_TIME, n - start)
+            rows = source.mixture.sample((count,), generator=generator).reshape(count, -1)
+            add(dict(zip(source.columns, rows.numpy().T, strict=True)))
     if out == formats.STANDARD:
         return
     facts = [

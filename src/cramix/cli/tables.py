@@ -7,7 +7,7 @@ import difflib
 import io
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,24 +23,58 @@ _MOST_LISTED = 20
 _INDEX_NAME = re.compile(r"unnamed: \d+|row[_. ]?(names?|id|numbers?|no)?|index|id", re.IGNORECASE)
 
 
+class Rows(NamedTuple):
+    """Some consecutive rows of data.
+
+    Attributes:
+        rows: `(n, d)` in float64.
+        numbers: of the rows in the data, from 1, `(n,)`.
+        file: that they are in.
+    """
+
+    rows: Tensor
+    numbers: Tensor
+    file: str = ""
+
+
 class Table(NamedTuple):
     """Rows of numbers from a file.
 
     Attributes:
+        name: what messages call the file.
         rows: `(n, d)` in float64.
         names: of the d columns.
         weights: of the rows, `(n,)`, or None.
         numbers: of the rows in the file, from 1, `(n,)`.
-        dropped: how many rows were left out because a number was missing or infinite.
+        skipped: how many rows were left out because they were bad.
         notes: what the user should know: columns that look like an index, constant columns.
     """
 
+    name: str
     rows: Tensor
     names: tuple[str, ...]
     weights: Tensor | None
     numbers: Tensor
-    dropped: int
+    skipped: int
     notes: tuple[str, ...]
+
+    @property
+    def n_files(self) -> int:
+        """The number of files: 1."""
+        return 1
+
+    @property
+    def n_rows(self) -> int:
+        """The number n of rows."""
+        return len(self.rows)
+
+    def shown(self) -> tuple[Tensor, Tensor | None]:
+        """Return rows and their weights for a picture."""
+        return self.rows, self.weights
+
+    def in_order(self) -> Iterator[Rows]:
+        """Yield all rows."""
+        yield Rows(self.rows, self.numbers)
 
 
 class Choice(NamedTuple):
@@ -50,14 +84,15 @@ class Choice(NamedTuple):
         columns: names in the order wanted; all but those of `exclude` and `weights` if None.
         exclude: names to leave out.
         weights: name of the column of weights.
-        drop_missing: leave out rows with a missing or infinite number, instead of refusing the file.
+        skip_bad: leave out rows with a missing or infinite number, text, too many or too few fields or a negative
+            weight, instead of refusing the file.
         delimiter: between the fields of a text file; found from its first line if None.
     """
 
     columns: list[str] | None = None
     exclude: list[str] | None = None
     weights: str | None = None
-    drop_missing: bool = False
+    skip_bad: bool = False
     delimiter: str | None = None
 
 
@@ -80,28 +115,31 @@ def read(
     name, choice = formats.input_name(path), choice or Choice()
     _check_format(path, choice.delimiter)
     found = source(path, choice.delimiter)
-    chosen = _chosen(name, found, choice, like, strict)
-    asked = [*chosen, *([choice.weights] if choice.weights is not None else [])]
-    loaded = np.column_stack(_load(name, found, asked, choice))
-    if not len(loaded):
+    names = choose(name, found.names, found.named, choice, like, strict)
+    asked = [*names, *([choice.weights] if choice.weights is not None else [])]
+    ragged = list[int]()
+    loaded = np.column_stack(_load(name, found, asked, choice, ragged))
+    if not len(loaded) and not ragged:
         raise Refusal(f"{name} has no rows.")
     finite = np.isfinite(loaded).all(1)
-    if not finite.all():
-        if not choice.drop_missing:
-            raise Refusal(_missing(name, loaded, asked, finite))
-        if not finite.any():
-            raise Refusal(f"{name} has no complete rows: all {len(loaded)} hold a missing or infinite number.")
+    if choice.skip_bad and choice.weights is not None:
+        finite &= loaded[:, -1] >= 0
+    if not finite.all() and not choice.skip_bad:
+        raise Refusal(_missing(name, loaded, asked, finite))
+    if not finite.any():
+        raise Refusal(f"{name} has no rows that can be used: all {len(loaded) + len(ragged)} are bad.")
     kept = torch.from_numpy(loaded[finite] if not finite.all() else loaded)
-    notes = [*found.notes]
+    remarks = [*found.notes]
     if choice.columns is None and like is None:
-        notes += _suspects(name, kept[:, : len(chosen)].numpy(), chosen)
+        remarks += _suspects(name, kept[:, : len(names)].numpy(), names)
     return Table(
-        kept[:, : len(chosen)].contiguous(),
-        tuple(chosen),
+        name,
+        kept[:, : len(names)].contiguous(),
+        tuple(names),
         _weights(name, choice.weights, kept[:, -1]) if choice.weights is not None else None,
-        1 + torch.from_numpy(np.flatnonzero(finite)),
-        int((~finite).sum()),
-        tuple(notes),
+        _numbers(finite, ragged),
+        int((~finite).sum()) + len(ragged),
+        tuple(remarks),
     )
 
 
@@ -131,8 +169,11 @@ def _check_format(path: Path, delimiter: str | None) -> None:
         raise Refusal(f"--delimiter is for text files; {name} is not one.")
 
 
-def _chosen(file: str, found: Source, choice: Choice, like: Sequence[str] | None, strict: bool) -> list[str]:
-    names, exclude = found.names, choice.exclude or []
+def choose(
+    file: str, names: list[str], named: bool, choice: Choice, like: Sequence[str] | None, strict: bool
+) -> list[str]:
+    """Return the columns to read of those that a file has, which are named or called x1, x2, ...; see `read`."""
+    exclude = choice.exclude or []
     for name in exclude:
         _position(file, names, name)
     chosen = [name for name in names if name != choice.weights and name not in exclude]
@@ -143,7 +184,7 @@ def _chosen(file: str, found: Source, choice: Choice, like: Sequence[str] | None
     elif like is not None and set(like) <= set(names):
         chosen = list(like)
     elif like is not None and strict:
-        unnamed = not found.named or tuple(like) == formats.default_names(len(like))
+        unnamed = not named or tuple(like) == formats.default_names(len(like))
         if not unnamed or len(chosen) != len(like):
             missing = [name for name in like if name not in names] or list(like)
             raise Refusal(
@@ -156,19 +197,34 @@ def _chosen(file: str, found: Source, choice: Choice, like: Sequence[str] | None
     return chosen
 
 
-def _load(file: str, found: Source, asked: list[str], choice: Choice) -> list[np.ndarray]:
+def _numbers(good: np.ndarray, ragged: Sequence[int]) -> Tensor:
+    """Return the numbers of good rows in the file, from 1, where ragged ones are not among those that were read."""
+    every = np.arange(1, len(good) + len(ragged) + 1)
+    return torch.from_numpy(np.delete(every, np.array(ragged, int) - 1)[good])
+
+
+def _load(file: str, found: Source, asked: list[str], choice: Choice, ragged: list[int]) -> list[np.ndarray]:
     positions = [_position(file, found.names, name) for name in asked]
-    columns = found.load(positions)
+    columns = found.load(positions, ragged if choice.skip_bad else None)
+    if choice.skip_bad:
+        columns = [x if isinstance(x, np.ndarray) or x.numbers is None else x.numbers for x in columns]
     bad = {name: x for name, x in zip(asked, columns, strict=True) if isinstance(x, NotNumbers)}
-    if bad:
-        several, first = len(bad) > 1, next(iter(bad))
-        what = f"columns {', '.join(map(repr, bad))}" if several else f"column {first!r}"
-        at = re.sub(r"^(row \d+)", rf"\1 of {first!r}" if several else r"\1", bad[first].found)
-        remedy = bad[first].remedy
-        if remedy is None and choice.columns is None and choice.weights not in bad:
-            remedy = f"Leave {'them' if several else 'it'} out with: {exclude_option(list(bad))}"
-        raise Refusal(f"{file}: {what} must hold numbers; {at}.{f' {remedy}' if remedy else ''}")
+    refuse_text(file, bad, choice)
     return columns  # type: ignore[return-value]
+
+
+def refuse_text(file: str, bad: Mapping[str, NotNumbers], choice: Choice) -> None:
+    """Raise a `Refusal` if there are columns without numbers, with how to leave them out."""
+    if not bad:
+        return
+    several, first = len(bad) > 1, next(iter(bad))
+    what = f"columns {', '.join(map(repr, bad))}" if several else f"column {first!r}"
+    at = re.sub(r"^(row \d+)", rf"\1 of {first!r}" if several else r"\1", bad[first].found)
+    remedy = bad[first].remedy
+    if remedy is None and choice.columns is None and choice.weights not in bad:
+        everything = [*(choice.exclude or []), *bad]  # the option is given once
+        remedy = f"Leave {'them' if several else 'it'} out with: {exclude_option(everything)}"
+    raise Refusal(f"{file}: {what} must hold numbers; {at}.{f' {remedy}' if remedy else ''}")
 
 
 def _position(file: str, names: list[str], name: str) -> int:
@@ -182,9 +238,13 @@ def _position(file: str, names: list[str], name: str) -> int:
 
 
 def _suspects(file: str, rows: np.ndarray, names: list[str]) -> list[str]:
-    """Notes on columns that look like an index of the rows, and on constant ones."""
-    index = [name for i, name in enumerate(names) if _is_index(rows[:, i], name)]
+    index = [name for i, name in enumerate(names) if is_index(rows[:, i], name)]
     constant = [name for i, name in enumerate(names) if len(rows) > 1 and np.ptp(rows[:, i]) == 0]
+    return notes(file, names, index, constant)
+
+
+def notes(file: str, names: Sequence[str], index: list[str], constant: list[str]) -> list[str]:
+    """Return notes on columns that look like an index of the rows, and on constant ones."""
     return [
         f"{file}: {', '.join(map(repr, suspects))} {what}. To leave out: {exclude_option(suspects)}"
         for suspects, what in (
@@ -195,7 +255,8 @@ def _suspects(file: str, rows: np.ndarray, names: list[str]) -> list[str]:
     ]
 
 
-def _is_index(column: np.ndarray, name: str) -> bool:
+def is_index(column: np.ndarray, name: str) -> bool:
+    """Return whether a column looks like an index of the rows, by its name and its numbers."""
     if len(column) < 3 or (column != np.floor(column)).any():
         return False
     return bool(_INDEX_NAME.fullmatch(name)) or (column[0] in (0, 1) and bool((np.diff(column) == 1).all()))
@@ -213,7 +274,7 @@ def _missing(file: str, loaded: np.ndarray, names: list[str], finite: np.ndarray
     count = int((~finite).sum())
     return (
         f"{file}: {count} of {len(loaded)} rows hold a missing or infinite number (the first: row {row + 1}, "
-        f"column {names[column]!r}, {value}). Add --drop-missing to leave them out."
+        f"column {names[column]!r}, {value}). Add --skip-bad to leave them out."
     )
 
 

@@ -74,8 +74,14 @@ def layout(file: TextFile, delimiter: str | None = None) -> Layout:
     return found
 
 
-def read(file: TextFile, layout: Layout, columns: list[int], kind: pyarrow.DataType) -> pyarrow.Table:
-    """Return some columns, all of one Arrow type; raises pyarrow's ArrowInvalid for fields that are not."""
+def read(
+    file: TextFile, layout: Layout, columns: list[int], kind: pyarrow.DataType, skipped: list[int] | None = None
+) -> pyarrow.Table:
+    """Return some columns, all of one Arrow type; raises pyarrow's ArrowInvalid for fields that are not.
+
+    Rows with too many or too few fields are refused, or, if there is a list `skipped`, left out and their numbers, from
+    1, put there.
+    """
     from pyarrow import ArrowInvalid, BufferReader, csv
 
     names = [str(i) for i in range(len(layout.names))]  # unique, which those in the file need not be
@@ -83,8 +89,14 @@ def read(file: TextFile, layout: Layout, columns: list[int], kind: pyarrow.DataT
     ragged = list[csv.InvalidRow]()
 
     def remember(row: csv.InvalidRow) -> str:
+        if skipped is not None:
+            skipped.append(row.number - layout.skip)
+            return "skip"
         ragged.append(row)
         return "error"
+
+    if skipped is not None:
+        skipped.clear()
 
     content: Path | BufferReader
     if layout.delimiter is None:

@@ -39,7 +39,7 @@ class File(NamedTuple):
         n_rows: that it has, None if that is unknown before it is read.
         layout: what its format needs to know to read it.
         univariate: whether its rows are single numbers without an axis of columns.
-        named: whether its columns have names.
+        named: whether its columns have names; otherwise they are called x1, x2, ...
     """
 
     path: str
@@ -97,7 +97,7 @@ class FileSource(LocalSource):
         self.files = [_inspected(path, import_module(self._format)) for path in paths]
         first = self.files[0]
         self._choice = choice = self._chosen(options)
-        self.columns = choice.names if first.named else None
+        self.columns = choice.names if first.named or options.columns is not None else None
         self.dim, self.dtype = len(choice.names), choice.dtype
         self.weighted, self.univariate = choice.weights is not None, choice.univariate or first.univariate
         counts = [file.n_rows for file in self.files]
@@ -111,8 +111,6 @@ class FileSource(LocalSource):
         if not files:
             raise ValueError(f"{self.name} must have rows; it has none.")
         first = files[0]
-        if not first.named and (options.columns is not None or options.sample_weight is not None):
-            raise ValueError(f"columns and sample_weight must be None for {first.path}, whose columns have no names.")
         choice = choose(first.path, first.columns, options)
         for file in files[1:]:
             if not first.named and (len(file.columns), file.univariate) != (len(first.columns), first.univariate):
@@ -145,6 +143,16 @@ def find(X: Any) -> list[str]:
     A folder stands for its files and those in folders named like `year=2024`. Names that start with . or _ are ignored.
     """
     return [path for x in (X if isinstance(X, list | tuple) else [X]) for path in _of_path(os.fspath(x))]
+
+
+def first_file(X: Any) -> File:
+    """Return the first data file that has columns; only it and empty ones before it are opened."""
+    paths = find(X)
+    for path in paths:
+        file = _inspected(path, import_module(_one_format([path])))
+        if file.columns:
+            return file
+    raise ValueError(f"{paths[0]} must have rows; it has none.")
 
 
 def _of_path(path: str) -> list[str]:

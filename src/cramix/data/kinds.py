@@ -37,7 +37,7 @@ def source(
             - batches `(n, d)`: a `DataLoader`, a list of arrays, a generator;
             - a data frame or an array of Dask, a data frame of Spark.
         columns: names of the columns to read; all but the weights if None. A single name, not in a list, gives rows of
-            single numbers. Only for data whose columns have names.
+            single numbers. Only for data whose columns have names; those of files without are called x1, x2, ...
         sample_weight: name of the column of weights; for arrays and tensors an array `(n,)`. For batches, True if they
             are pairs of rows and weights, False to ignore all entries but the first.
         skip_bad: leave out and count rows with missing or infinite numbers, text or negative weights, instead of

@@ -38,37 +38,45 @@ def inspect(file: File) -> File:
     by_columns = not mapped.flags.c_contiguous
     layout = _Layout(mapped.dtype, mapped.shape, getattr(mapped, "offset", 0), by_columns)
     dtype = torch.float32 if mapped.dtype.kind == "f" and mapped.dtype.itemsize <= 4 else torch.float64
-    columns = tuple(Column(str(i), dtype, str(mapped.dtype)) for i in range(1 if mapped.ndim == 1 else mapped.shape[1]))
     univariate = mapped.ndim == 1
+    count = 1 if univariate else mapped.shape[1]
+    columns = tuple(Column(f"x{i}", dtype, str(mapped.dtype)) for i in range(1, count + 1))
     return file._replace(columns=columns, n_rows=len(mapped), layout=layout, univariate=univariate, named=False)
 
 
 def parts(file: File, choice: Choice, first: int) -> Iterator[_Rows]:
     """Yield slices of the rows."""
-    count = file.layout.shape[0]
+    count, names = file.layout.shape[0], [column.name for column in file.columns]
+    columns = [names.index(name) for name in choice.all()]
+    some = None if columns == list(range(len(names))) else columns
     for start in range(0, count, _PART_ROWS):
-        yield _Rows(file, start, min(start + _PART_ROWS, count), first, choice.dtype)
+        yield _Rows(file, start, min(start + _PART_ROWS, count), first, choice, some)
 
 
 class _Rows(NamedTuple):
-    """Rows start to end of a file whose first row has the position `first`."""
+    """Rows start to end of a file whose first row has the position `first`, or some columns of them."""
 
     file: File
     start: int
     end: int
     first: int
-    dtype: torch.dtype
+    choice: Choice
+    columns: list[int] | None
 
     def read(self, rows: int, skip_bad: bool) -> Iterator[Batch]:
         """Yield the rows; see `Part.read`."""
         self.file.check()
         for start in range(self.start, self.end, rows):
             try:
-                x = as_tensor("X", self._some(start, min(start + rows, self.end))).to(self.dtype)
+                x = as_tensor("X", self._some(start, min(start + rows, self.end))).to(self.choice.dtype)
             except (OSError, ValueError) as error:
                 raise self.file.unreadable(error) from None
             x = x if x.ndim == 2 else x.unsqueeze(-1)
-            yield Batch(x, None, self.first + start, Place(self.file.path, start))
+            x = x if self.columns is None else x[:, self.columns]
+            weights = None
+            if self.choice.weights is not None:
+                x, weights = x[:, :-1].contiguous(), x[:, -1].contiguous()
+            yield Batch(x, weights, self.first + start, Place(self.file.path, start))
         self.file.check()
 
     def _some(self, start: int, end: int) -> np.ndarray:

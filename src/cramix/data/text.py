@@ -139,7 +139,7 @@ class _Stream:
             start, row = row, row + batch.num_rows
             if row > skip:
                 some = batch.slice(max(0, skip - start))
-                columns = [_converted(x) for x in some.columns]
+                columns = [numbers_in_text(x) for x in some.columns]
                 if not self.skip_bad:
                     self._check_text(some.columns, [x[1] for x in columns], max(start, skip))
                 yield pyarrow.RecordBatch.from_arrays([x[0] for x in columns], names=self.choice.all())
@@ -194,7 +194,7 @@ class _Stream:
         )
 
 
-def _converted(column: pyarrow.Array) -> tuple[pyarrow.Array, pyarrow.Array]:
+def numbers_in_text(column: pyarrow.Array) -> tuple[pyarrow.Array, pyarrow.Array]:
     """Return a column of text as numbers, null where it has none, and where it has text that is no number."""
     import pyarrow
     from pyarrow import compute

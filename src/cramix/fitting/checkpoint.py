@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -104,6 +105,17 @@ class Checkpoint:
                 tuple(tensors[f"pass {number}.log likelihood {i}"] for i in indices),
                 tensors[f"pass {number}.weight"].item(),
             )
+
+
+def finished_passes(path: str | os.PathLike) -> int:
+    """Return how many passes a checkpoint holds; 0 if there is none."""
+    safetensors = require_safetensors()
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+    except (safetensors.SafetensorError, OSError):
+        return 0
+    return sum(name == "sample.bound" or bool(re.fullmatch(r"pass \d+\.weight", name)) for name in names)
 
 
 def _tensors(name: str, rows: Rows) -> dict[str, Tensor]:
