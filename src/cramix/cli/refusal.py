@@ -9,8 +9,9 @@ from pathlib import Path
 
 # What messages of the library name, and what it is on the command line.
 _OPTIONS = {
+    "cramix.source(X, skip_bad=True)": "--skip-bad",
     "skip_bad=True": "--skip-bad",
-    "columns=[...]": "--columns",
+    "cramix.source(X, columns=[...])": "--columns",
     "max_passes": "--max-passes",
     "Make the source anew.": "Run the command again.",
 }
@@ -28,7 +29,7 @@ def with_options(message: str) -> str:
     """Return a message of the library in the words of the command line.
 
     Example:
-        >>> with_options("Correct it, or skip such rows with skip_bad=True.")
+        >>> with_options("Correct it, or skip such rows with cramix.source(X, skip_bad=True).")
         'Correct it, or skip such rows with --skip-bad.'
     """
     for argument, option in _OPTIONS.items():

@@ -64,14 +64,14 @@ class Choice(NamedTuple):
         if self.exact and (others := [x.name for x in columns if x.name not in self.all()]):
             raise ValueError(
                 f"{name} must have the columns of what comes before; it also has {_listed(others)}. "
-                "Choose those that all have with columns=[...]."
+                "Choose those that all have with cramix.source(X, columns=[...])."
             )
 
     def _check_numbers(self, name: str, columns: Sequence[Column]) -> None:
         if bad := [f"{x.name!r} ({x.kind})" for x in columns if x.dtype is None]:
             raise ValueError(
                 f"{name} must hold numbers in every column; got {', '.join(bad)}. "
-                "Choose others with columns=[...], or convert them."
+                "Choose others with cramix.source(X, columns=[...]), or convert them."
             )
 
 

@@ -163,7 +163,7 @@ def cure(one_for_each: bool = False) -> str:
     """Return what to do about a bad row; it cannot be skipped where the result has one entry for each row."""
     if one_for_each:
         return "Correct it or leave it out of the data: the result has one entry for each row, so none is skipped."
-    return "Correct it, or skip such rows: cramix.source(X, skip_bad=True)."
+    return "Correct it, or skip such rows with cramix.source(X, skip_bad=True)."
 
 
 def _described(batch: Batch, finite: Tensor, fine: Tensor, source: Source) -> str:
