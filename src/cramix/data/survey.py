@@ -56,6 +56,8 @@ class Rows:
 
     def in_order(self) -> Self:
         """Return the rows in the order of the source, each once."""
+        if bool((self.positions[1:] > self.positions[:-1]).all()):  # as parts are added in order: no copy
+            return self
         ordered = self[self.positions.argsort()]
         first = torch.ones_like(ordered.positions, dtype=torch.bool)
         first[1:] = ordered.positions[1:] > ordered.positions[:-1]
@@ -105,7 +107,9 @@ class Sample:
         if len(keys) > self.size:
             bound = min(bound, int(keys.kthvalue(self.size).values))
         below = keys <= bound
-        return replace(self, bound=bound, parts=((rows[below], keys[below]),))
+        if not bool(below.all()):
+            rows, keys = rows[below], keys[below]
+        return replace(self, bound=bound, parts=((rows, keys),))
 
     @property
     def rows(self) -> Rows:

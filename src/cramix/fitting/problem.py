@@ -143,6 +143,10 @@ class Problem:
             covariances = self.target.covariances.double() / self.units.scale / self.units.scale.unsqueeze(-1)
         return Data(self.family, self.units.of(self.target.means), self.target.weights.double(), covariances)
 
+    def release(self) -> None:
+        """Drop the copy of the target in the units; it is made again where it is needed."""
+        vars(self).pop("data", None)
+
     def log_likelihood(self, mixture: MultivariateNormalMixture) -> float:
         """Return the mean log likelihood of the samples, in the units of the caller."""
         blocks = _blocks(self.target, mixture.n_components)

@@ -137,7 +137,10 @@ class Sampled:
 
     def _refined(self, problems: Sequence[Problem], solutions: Sequence[Solution]) -> list[Solution]:
         starts = [self._start(problem, solution) for problem, solution in zip(problems, solutions, strict=True)]
-        outcomes = refine(self.passes, starts, problems[0].units, _dtype(problems, solutions), self.bounds)
+        dtype = _dtype(problems, solutions)
+        for problem in problems:
+            problem.release()
+        outcomes = refine(self.passes, starts, problems[0].units, dtype, self.bounds)
         found = []
         for problem, solution, outcome in zip(problems, solutions, outcomes, strict=True):
             new = outcome.solution(problem)

@@ -206,6 +206,7 @@ def _fits(
         strength = min(shrinkage, strongest(part)) if part.shrinkage is None else part.shrinkage
         fits = comparable(part, data, candidates[part.n_components], strength)
         solutions.append(method.finish(part, rows, data, [fits], strength))
+        part.release()  # or there is a copy of the samples for each number of components
     results = dict(zip(wanted, reading.conclude(problems, solutions), strict=True))
     return results, {} if folds == 0 else _scores(problem, parts, scored, results)
 
