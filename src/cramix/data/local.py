@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from abc import abstractmethod
@@ -81,12 +82,21 @@ class LocalSource(Source):
 
     def _total(self, function: Function[S], progress: Progress | None, strict: bool) -> S:
         self._begin()
-        return _Pass(self, function, progress, strict).run()
+        try:
+            return _Pass(self, function, progress, strict).run()
+        finally:
+            _release()
 
     def _begin(self) -> None:
         if self._spent:
             raise ValueError(f"{self.name} can be read only once, and it has been. {self.again}")
         self._spent = not self.repeatable
+
+
+def _release() -> None:
+    """Give memory back that Arrow, if it was used, keeps for the next read: some hundred megabytes."""
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        arrow.default_memory_pool().release_unused()
 
 
 class _Pieces:
