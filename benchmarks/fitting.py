@@ -225,7 +225,8 @@ def results(part: str, store: Store, options: argparse.Namespace) -> Iterator[No
     if part in ("problems", "tuning"):
         chosen = [problem for problem in chosen if str(problem).startswith(tuple(options.only))]
         first = FIRST_SEED if part == "problems" else FIRST_TUNING_SEED
-        yield from heldout.run(store, part, chosen, contestants(), range(first, first + options.seeds))
+        fits = {name: fit for name, fit in contestants().items() if name in (options.methods or [name])}
+        yield from heldout.run(store, part, chosen, fits, range(first, first + options.seeds))
     elif part == "growth":
         yield from growth.run_all(store, FIRST_SEED)
     elif part == "optimum":
@@ -244,6 +245,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20, help="of problems and tuning")
     parser.add_argument("--parts", nargs="*", default=PARTS, choices=[*PARTS, "tuning"])
     parser.add_argument("--only", nargs="*", default=[""], help="first words of the problems to run")
+    parser.add_argument("--methods", nargs="*", default=[], help="methods to run on problems and tuning; default: all")
     parser.add_argument("--again", nargs="*", default=[], help="parts or methods whose stored results are forgotten")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # the tables show fits that do not converge
