@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cramix.atomic import replacing
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.covariance import KINDS
+from cramix.tensor_files import read_tensors, write_tensors
 
 _FORMAT = "2"
 
@@ -49,9 +49,7 @@ def save(
         if not _are_names(names, dim):
             raise ValueError(f"names must be a list of {dim} strings; got {names!r}. Give one a coordinate.")
         metadata["names"] = json.dumps(list(names))
-    content = require_safetensors().torch.save({k: x.detach().cpu().contiguous() for k, x in tensors.items()}, metadata)
-    with replacing(path) as file:
-        file.write(content)
+    write_tensors(path, tensors, metadata)
 
 
 def load(path: str | os.PathLike, device: torch.device | str = "cpu") -> NormalMixture | MultivariateNormalMixture:
@@ -96,24 +94,8 @@ def _are_names(names: object, dim: int) -> bool:
 
 
 def _content(path: str | os.PathLike, device: torch.device | str) -> tuple[dict[str, str], dict[str, Tensor]]:
-    safetensors = require_safetensors()
-    try:
-        with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} must be a whole safetensors file; got: {error}. Write it again with save.") from None
+    metadata, tensors = read_tensors(path, device)
     if metadata.get("cramix") != _FORMAT:
         version = metadata.get("cramix", "none")
         raise ValueError(f"{path} must hold a mixture of format {_FORMAT}; got {version}. Write it with save.")
     return metadata, tensors
-
-
-def require_safetensors():
-    """Return safetensors, or raise an ImportError that names the pip command."""
-    try:
-        import safetensors
-        import safetensors.torch
-    except ImportError:
-        raise ImportError("save and load need safetensors. Use: pip install 'cramix[io]'") from None
-    return safetensors

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 import cramix
-from cramix import io
 from cramix import plot as pictures
 from cramix.checks import check_choice
 from cramix.cli import components, formats, models, sources, tables
@@ -20,6 +19,7 @@ from cramix.cli.report import Fact, component_tables, console, counted, print_li
 from cramix.fitting import METHODS
 from cramix.mixture.coordinates import in_coordinates
 from cramix.mixture.covariance import FAMILIES
+from cramix.tensor_files import require_safetensors
 
 _METHOD = signature(cramix.fit).parameters["method"].default
 
@@ -100,7 +100,7 @@ def fit(
     """
     if out is not None:
         check_output(out, [formats.MODEL])
-        io.require_safetensors()  # fail before the fit, not after it
+        require_safetensors()  # fail before the fit, not after it
     if plot is not None:
         check_output(plot, formats.PICTURES)
         pictures.require_matplotlib()

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cramix import io
 from cramix.cli.refusal import Interrupted, Refusal, check_output
 from cramix.fitting import Step
 from cramix.fitting.checkpoint import finished_passes
+from cramix.tensor_files import require_safetensors
 
 
 class Passes:
@@ -44,7 +44,7 @@ class Passes:
         """Require a checkpoint that can be written, and that is not the file of the model."""
         if self.checkpoint is None:
             return
-        io.require_safetensors()
+        require_safetensors()
         check_output(self.checkpoint)
         if out is not None and out.resolve() == self.checkpoint.resolve():
             raise Refusal(f"--checkpoint and --out must be different files; both are {out}.")

@@ -11,16 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cramix.atomic import replacing
 from cramix.estimators.incremental import Incremental
 from cramix.estimators.inputs import Form
 from cramix.fitting.problem import Units
 from cramix.fitting.result import FitResult, Step
 from cramix.fitting.stepwise import Stepwise
-from cramix.io import require_safetensors
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.coordinates import in_coordinates
 from cramix.mixture.covariance import FAMILIES, KINDS
+from cramix.tensor_files import read_tensors, write_tensors
 
 _FORMAT = "model 1"
 
@@ -46,9 +45,7 @@ def save(model: Any, path: str | os.PathLike) -> None:
         "incremental": json.dumps(None if state is None else [state.fit.weight, state.n_rows, state.searched]),
         "weight": json.dumps(model._weight),
     }
-    content = require_safetensors().torch.save({k: x.detach().cpu().contiguous() for k, x in tensors.items()}, metadata)
-    with replacing(path) as file:
-        file.write(content)
+    write_tensors(path, tensors, metadata)
 
 
 def load(kind: type, path: str | os.PathLike) -> Any:
@@ -109,13 +106,7 @@ def _array(value: Any) -> Any:
 
 
 def _content(path: str | os.PathLike) -> tuple[dict[str, str], dict[str, Tensor]]:
-    safetensors = require_safetensors()
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} must be a whole safetensors file; got: {error}. Write it again with save.") from None
+    metadata, tensors = read_tensors(path)
     if metadata.get("cramix") != _FORMAT:
         found = metadata.get("cramix", "none")
         raise ValueError(f"{path} must hold a {_FORMAT!r}; got {found!r}. For mixtures see cramix.load.")

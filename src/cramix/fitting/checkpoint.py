@@ -11,9 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cramix.atomic import replacing
 from cramix.data.survey import Extremes, Rows, Sample, Survey
-from cramix.io import require_safetensors
+from cramix.tensor_files import read_tensors, require_safetensors, write_tensors
 
 _FORMAT = "1"
 _COUNTS = "n_rows", "n_present", "n_bad", "weight", "squared_weight", "whole"
@@ -73,18 +72,15 @@ class Checkpoint:
             "survey": json.dumps(counts),
             "sample": json.dumps([sample.size, sample.seed]),
         }
-        content = require_safetensors().torch.save({k: x.contiguous() for k, x in tensors.items()}, metadata)
-        with replacing(self.path) as file:
-            file.write(content)
+        write_tensors(self.path, tensors, metadata)
 
     def _read(self) -> None:
-        safetensors = require_safetensors()
         try:
-            with safetensors.safe_open(self.path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (safetensors.SafetensorError, OSError) as error:
-            raise ValueError(f"checkpoint must be a whole file of a fit; {self.path} is not: {error}.") from None
+            metadata, tensors = read_tensors(self.path)
+        except (ValueError, OSError):
+            raise ValueError(
+                f"checkpoint must be a whole file of a fit; {self.path} is not. Remove it to start anew."
+            ) from None
         if metadata.get("cramix") != f"checkpoint {_FORMAT}" or metadata.get("task") != self._task:
             raise ValueError(
                 f"checkpoint must belong to the same data, settings and seed; {self.path} does not. "
@@ -109,11 +105,9 @@ class Checkpoint:
 
 def finished_passes(path: str | os.PathLike) -> int:
     """Return how many passes a checkpoint holds; 0 if there is none."""
-    safetensors = require_safetensors()
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            names = list(file.keys())
-    except (safetensors.SafetensorError, OSError):
+        _, names = read_tensors(path)
+    except (ValueError, OSError):
         return 0
     return sum(name == "sample.bound" or bool(re.fullmatch(r"pass \d+\.weight", name)) for name in names)
 

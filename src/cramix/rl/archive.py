@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from cramix.io import require_safetensors
+from cramix.tensor_files import require_safetensors
 
 # Errors raised when malformed content is interpreted.
 MALFORMED: tuple[type[Exception], ...] = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError)

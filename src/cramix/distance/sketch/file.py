@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from cramix.atomic import replacing
 from cramix.distance.sketch.grid import FEWEST_BINS
-from cramix.extras import require
+from cramix.tensor_files import read_tensors, write_tensors
 
 _FORMAT = "1"
-_MISSING = "Sketches in files need safetensors. Use: pip install 'cramix[io]'"
 
 
 def write(path: str | os.PathLike, tensors: dict[str, Tensor]) -> None:
     """Write the tensors of a sketch; what was there before stays whole until the new file is."""
-    content = require("safetensors.torch", _MISSING).save(
-        {name: x.contiguous() for name, x in tensors.items()}, {"cramix_sketch": _FORMAT}
-    )
-    with replacing(path) as file:
-        file.write(content)
+    write_tensors(path, tensors, {"cramix_sketch": _FORMAT})
 
 
 def read(path: str | os.PathLike) -> dict[str, Tensor]:
     """Read the tensors of a sketch, and check that they can be one."""
-    safetensors: Any = require("safetensors", _MISSING)
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} must be a whole safetensors file; got: {error}. Write it again with save.") from None
+    metadata, tensors = read_tensors(path)
     if (version := metadata.get("cramix_sketch", "none")) != _FORMAT:
         raise ValueError(f"{path} must hold a sketch of format {_FORMAT}; got {version}. Write it with save.")
     if (wrong := _first_wrong(tensors)) is not None:
