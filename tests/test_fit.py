@@ -16,6 +16,7 @@ from scipy.stats import multivariate_normal
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
+import cramix
 from cramix import (
     ConvergenceWarning,
     Diagonal,
@@ -533,3 +534,25 @@ def test_the_history_ends_with_the_steps_of_the_result() -> None:
         last = result.history[-result.n_iter :]
         assert {step.name for step in last} == {"polishing"}
         assert -last[-1].loss == pytest.approx(result.log_likelihood, abs=1e-5)
+
+
+@pytest.mark.parametrize("n", [500, 2000, 30_000])
+@pytest.mark.parametrize("value", [0.1, 1.0, 7.0, 1e6])
+def test_a_constant_column_is_constant_whatever_the_number_of_samples(n, value):
+    x = np.random.default_rng(0).normal(size=(n, 3))
+    x[:, 2] = value
+    with pytest.warns(ConvergenceWarning, match=r"Column 2 is constant\. Drop it"):
+        found = cramix.fit(x, 1)
+    assert found.mixture.covariances[0, 2, 2].item() == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_repeated_rows_are_searched_in_float64_where_float32_fails(seed):
+    x = np.random.default_rng(seed).random((30_000, 3)) < 0.3
+    with pytest.warns(ConvergenceWarning, match="which the data repeat"):
+        found = cramix.fit(x, 3, generator=torch.Generator().manual_seed(0))
+    assert found.collapsed
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        choice = cramix.select(x, [1, 2, 3], generator=torch.Generator().manual_seed(0))
+    assert choice.by_bic not in choice.collapsed

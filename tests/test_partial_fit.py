@@ -212,3 +212,23 @@ def test_more_rows_than_the_sample_are_read_in_passes(tmp_path):
     assert model.lower_bound_ == pytest.approx(expected.lower_bound_, abs=1e-5)
     assert model.score(tmp_path / "x.npy") == pytest.approx(expected.score(x), abs=1e-4)
     assert model.partial_fit(x[:1000]).result_.n_samples == 1_201_000
+
+
+def test_an_outlier_in_a_later_batch_is_left_out():
+    x = draw(30_000)
+    expected = CramerMixture(K, random_state=0).fit(x[:25_000])
+    model = CramerMixture(K, random_state=0).fit(x[:25_000])
+    batch = x[25_000:25_500].copy()
+    expected.partial_fit(np.delete(batch, 7, 0))
+    batch[7] = 1e12
+    with pytest.warns(
+        cramix.ConvergenceWarning, match=r"1 of 500 samples of the batch lie up to .*, and were left out"
+    ):
+        model.partial_fit(batch)
+    np.testing.assert_allclose(model.means_, expected.means_, rtol=1e-10)
+
+
+def test_a_group_far_out_is_no_outlier():
+    model = CramerMixture(2, random_state=0).fit(draw(2000))
+    model.partial_fit(draw(500, shift=1e4))
+    assert np.abs(model.means_).max() > 100

@@ -257,3 +257,19 @@ def test_progress_tells_rows_and_passes():
 
 def test_sources_are_sources():
     assert isinstance(cramix.source(draw(10)), Source)
+
+
+def test_a_list_of_pairs_has_weights():
+    x = draw(400)
+    weights = np.arange(400.0) % 3
+    pairs = [(x[:150], weights[:150]), (x[150:], weights[150:])]
+    found = cramix.fit(cramix.source(pairs, sample_weight=True), K, generator=seeded())
+    expected = cramix.fit(x, K, sample_weight=weights, generator=seeded())
+    torch.testing.assert_close(parameters(found.mixture), parameters(expected.mixture), rtol=1e-6, atol=1e-6)
+
+
+def test_the_name_of_a_column_is_for_sources():
+    with pytest.raises(ValueError, match=r"sample_weight must be numbers for data in memory; got 'w'\. For the name"):
+        cramix.fit(draw(50), 2, sample_weight="w")
+    with pytest.raises(ValueError, match="sample_weight must be None for a source"):
+        cramix.fit(cramix.source(draw(50)), 2, sample_weight=np.ones(50))

@@ -18,7 +18,8 @@ from cramix.data.source import Batch, Place
 def accepts(X: Any) -> bool:
     """Return whether X may give batches: an iterator, a DataLoader, a list of arrays, another iterable."""
     if isinstance(X, list | tuple):
-        return len(X) > 0 and all(len(getattr(x, "shape", ())) == 2 for x in X)
+        batches = [x[0] if isinstance(x, list | tuple) and len(x) else x for x in X]
+        return len(X) > 0 and all(len(getattr(x, "shape", ())) == 2 for x in batches)
     if isinstance(X, str | bytes | Mapping | Set | range) or hasattr(X, "__array__") or hasattr(X, "dtype"):
         return False
     return isinstance(X, Iterable)

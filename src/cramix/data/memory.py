@@ -28,7 +28,12 @@ def accepts(X: Any) -> bool:
     if isinstance(X, np.ndarray | Tensor) or _is_pandas(X):
         return True
     listed = isinstance(X, Sequence) and not isinstance(X, str | bytes)
-    return listed and all(isinstance(x, Real | list | tuple) for x in X[:1])
+    return listed and all(isinstance(x, Real) or _is_row(x) for x in X[:1])
+
+
+def _is_row(x: Any) -> bool:
+    """Return whether x is a sequence of numbers, and not a pair of rows and weights."""
+    return isinstance(x, list | tuple) and not any(hasattr(y, "shape") and len(y.shape) for y in x[:1])
 
 
 def is_large(X: Any) -> bool:

@@ -17,6 +17,9 @@ from cramix.mixture.covariance import FAMILIES
 
 # Samples that are kept to search anew, at least, and for each parameter of the mixture.
 _KEPT, _KEPT_EACH = 20_000, 10
+# Samples of a batch that lie farther out, in standard deviations of the mixture, are left out if they are at most so
+# many, with at most this fraction of the weight.
+_DEVIATIONS, _MOST_OUTLIERS, _FRACTION = 100.0, 10, 0.05
 # The name of the steps in the history.
 STEPWISE = "stepwise EM"
 
@@ -79,6 +82,7 @@ class Incremental:
                     state = replace(state, kept=None, weights=None)
                 return state, replace(result, n_samples=state.n_rows)
         assert state.fit is not None
+        weights, warnings = _without_outliers(state.fit, x, weights)
         fit, likelihood = state.fit.updated(x, weights, forgetting)
         step = Step(STEPWISE, model.n_components, -likelihood, 0.0)
         result = replace(
@@ -90,7 +94,7 @@ class Incremental:
             n_iter=1,
             history=(step,),
             n_samples=state.n_rows,
-            warnings=(),
+            warnings=warnings,
             outliers=(),
         )
         return replace(state, fit=fit), result
@@ -105,6 +109,23 @@ class Incremental:
         earlier = self.weights * (1 - forgetting) ** weights.sum().item()
         kept = torch.cat((self.kept, x.double()))
         return replace(self, n_rows=n_rows, kept=kept, weights=torch.cat((earlier, weights)))
+
+
+def _without_outliers(fit: Stepwise, x: Tensor, weights: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+    """Return weights of 0 for the few samples of a batch that lie absurdly far out, and a warning if there are some.
+
+    More of them are a group, which the fit follows.
+    """
+    distances = fit.units.of(x).abs().amax(-1)
+    far = (distances > _DEVIATIONS) & (weights > 0)
+    count = int(far.sum())
+    if not 0 < count <= _MOST_OUTLIERS or weights[far].sum() > _FRACTION * weights.sum():
+        return weights, ()
+    text = (
+        f"{count} of {len(x)} samples of the batch lie up to {distances[far].max().item():.2g} standard deviations "
+        "from the mean of the mixture, and were left out. Check or remove them."
+    )
+    return torch.where(far, 0, weights), (text,)
 
 
 def _n_parameters(model: Any, dim: int) -> int:

@@ -33,7 +33,8 @@ class FitResult:
 
     Args:
         mixture: in the units, the dtype and on the device of the data; a `NormalMixture` for data `(n,)`.
-        log_likelihood: mean over the data but the outliers; None if the target was a mixture.
+        log_likelihood: mean over the data but the outliers; None if the target was a mixture. After one pass over a
+            source with more rows than its sample, it is that of the sample, and `bic` and `aic` follow from it.
         converged: whether the method stopped because it converged.
         reason: why it stopped, in words.
         collapsed: number of components without a variance of their own in some direction, `reg_covar` aside.

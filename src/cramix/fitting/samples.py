@@ -74,6 +74,11 @@ def without_rows(target: Target, rows: Sequence[int], weighted: bool) -> Target:
 
 def read_weights(sample_weight: Any, x: Tensor) -> Tensor:
     """Return the weights of samples, one for each row of x: `(n,)`, on its device."""
+    if isinstance(sample_weight, str):
+        raise ValueError(
+            f"sample_weight must be numbers for data in memory; got {sample_weight!r}. For the name of a column use "
+            "cramix.source(X, sample_weight=...)."
+        )
     weights = as_tensor("sample_weight", sample_weight).detach().to(x.device)
     if weights.shape != x.shape[:1]:
         raise ValueError(

@@ -16,9 +16,9 @@ of large data begins in float32, too: it ends when a step in float64 gains less 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from cramix.fitting.problem import Method, Problem, Solution
 from cramix.fitting.starts import regrouped, sums_of, sums_with
 from cramix.mixture import MultivariateNormalMixture
 
+T = TypeVar("T")
 # The name of the last stage, and EM steps before fits are compared.
 _POLISHING, _CHOOSING = "polishing", 20
 # Distance from the origin in standard deviations up to which float32 has enough digits.
@@ -82,9 +83,12 @@ class MergeDown(Method):
     def run(self, problem: Problem) -> Solution:
         """Solve the problem."""
         rows = self.subset(problem)
-        data = problem.data.like(rows, search_dtype(problem.data))
-        strength, rounds = self._begun(problem, data)
-        return self.finish(problem, rows, data, rounds, strength)
+
+        def search(data: Data) -> Solution:
+            strength, rounds = self._begun(problem, data)
+            return self.finish(problem, rows, data, rounds, strength)
+
+        return with_enough_digits(problem, rows, search)
 
     def finish(
         self, problem: Problem, rows: Tensor | None, searched: Data, rounds: Iterable[Outcome], strength: float
@@ -228,6 +232,20 @@ def _in_double(problem: Problem, data: Data, fits: Outcome) -> Outcome:
     weights, means, values = data.family.parameters(fits.sums)
     covariances = data.family.kind(values).matrices(data.family.dim)
     return fits._replace(sums=sums_with(problem.family, weights, means, covariances.expand(*means.shape, -1)))
+
+
+def with_enough_digits(problem: Problem, rows: Tensor | None, search: Callable[[Data], T]) -> T:
+    """Search with some samples, or all, in the dtype that suits them; again in float64 if rounding gets in the way.
+
+    Components that collapse onto repeated samples have covariances that float32 may not tell from indefinite ones.
+    """
+    dtype = search_dtype(problem.data)
+    try:
+        return search(problem.data.like(rows, dtype))
+    except torch.linalg.LinAlgError:
+        if dtype == torch.float64:
+            raise
+        return search(problem.data.like(rows))
 
 
 def search_dtype(data: Data) -> torch.dtype:

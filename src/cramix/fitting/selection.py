@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ from cramix.fitting.merge import PLACING, drawn, merged_to, priors
 from cramix.fitting.problem import Problem
 from cramix.fitting.reading import Reading, read
 from cramix.fitting.result import FitResult, Step
-from cramix.fitting.search import MergeDown, comparable, search_dtype
+from cramix.fitting.search import MergeDown, comparable, with_enough_digits
 from cramix.fitting.solve import Options
 from cramix.fitting.threads import threads_for
 
@@ -178,9 +179,15 @@ def _fits(
     reading: Reading, problem: Problem, wanted: list[int], folds: int | None
 ) -> tuple[dict[int, FitResult], dict[int, Score]]:
     """Return fits with each number of components, and the held-out scores of those that have one."""
+    rows = MergeDown().subset(problem)
+    return with_enough_digits(problem, rows, partial(_fits_with, reading, problem, wanted, folds, rows))
+
+
+def _fits_with(
+    reading: Reading, problem: Problem, wanted: list[int], folds: int | None, rows: Tensor | None, data: Data
+) -> tuple[dict[int, FitResult], dict[int, Score]]:
+    """Do the same, with the samples to search with and their indices."""
     method = MergeDown()
-    rows = method.subset(problem)
-    data = problem.data.like(rows, search_dtype(problem.data))
     parts = Folds.of(problem, data, folds or None)
     problems = [replace(problem, n_components=k) for k in wanted]
     compared = {part.n_components for part in problems if folds != 0 or needs_choice(part)} & set(
