@@ -151,7 +151,7 @@ def test_a_partition_unlike_the_others_is_named(scheduler: str) -> None:
     good = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]})
     with pytest.raises(ValueError, match=r"^X\.partitions\[1\] has no column 'b'\. It has: a, z"):
         source(_from_parts(good, good.rename(columns={"b": "z"}))).sum(moments(2))
-    with pytest.raises(ValueError, match=r"^X\.partitions\[2\] must hold numbers in every column; got 'b' \(object\)"):
+    with pytest.raises(ValueError, match=r"^X\.partitions\[2\] must hold numbers .*; got 'b' \((object|str)\)"):
         source(_from_parts(good, good, good.astype({"b": str}))).sum(moments(2))
     # Other dtypes of numbers and another order of the columns do no harm.
     other = pd.DataFrame({"b": [5, 6], "a": np.float32([7, 8])})

@@ -214,9 +214,10 @@ def standard_units(target: MultivariateNormalMixture, family: type[Family]) -> U
         median, middle, outliers = outlying(target, variance)
         centre = torch.where(outliers, median, centre)
         variance = torch.where(outliers, torch.maximum(middle.square(), variance / _FARTHEST**2), variance)
+    same = constant(target, centre, variance)
     if family is Spherical.family:
-        variance = variance.mean().expand_as(variance)
-    return Units(centre, torch.where(constant(target, centre, variance), 1, variance).sqrt())
+        variance, same = variance.mean().expand_as(variance), same.all().expand_as(same)
+    return Units(centre, torch.where(same, 1, variance).sqrt())
 
 
 def constant(target: MultivariateNormalMixture, centre: Tensor, variance: Tensor) -> Tensor:
