@@ -31,6 +31,8 @@ pytestmark = [
     # Older versions leave sockets to the garbage collector.
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
     pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"),
+    # Spark warns about versions of pandas that it does not know well.
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
     pytest.mark.slow,  # to start Java, Spark and two Python workers takes ten seconds
 ]
 
