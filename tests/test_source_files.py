@@ -320,7 +320,7 @@ def test_files_that_change_between_passes(kind: str, tmp_path: Path) -> None:
         content = path.read_bytes()
         path.write_bytes(content[: len(content) // 2])
         with pytest.raises(
-            BadRowsError, match=rf"x.{kind} has changed .* bytes before, .* now\). Make the source anew"
+            BadRowsError, match=rf"x.{kind} has changed .* bytes before, .* now\). Open the source again"
         ):
             rows.sum(count_and_sum)
         path.unlink()

@@ -82,7 +82,7 @@ class Passes:
             return "stopped; nothing is kept. With --checkpoint FILE, the same command goes on after the last pass."
         kept = finished_passes(self.checkpoint)
         if not kept:
-            return f"stopped; {self.checkpoint} is not written before the end of a pass. The same command starts anew."
+            return f"stopped; {self.checkpoint} is not written before the end of a pass. The same command starts over."
         return f"stopped; {self.checkpoint} keeps {_counted(kept)}. The same command goes on from there."
 
 

@@ -13,7 +13,7 @@ _OPTIONS = {
     "skip_bad=True": "--skip-bad",
     "cramix.source(X, columns=[...])": "--columns",
     "max_passes": "--max-passes",
-    "Make the source anew.": "Run the command again.",
+    "Open the source again.": "Run the command again.",
 }
 
 

@@ -42,7 +42,7 @@ def require_arrow() -> Any:
 class ArrowSource(LocalSource):
     """Rows of Arrow record batches, which are converted in parallel.
 
-    Tables, datasets, frames and queries are read anew in each pass. Readers and results of a connection are read once.
+    Tables, datasets, frames and queries are read again in each pass. Readers and results of a connection are read once.
     """
 
     def __init__(self, X: Any, options: Options) -> None:

@@ -59,7 +59,7 @@ class File(NamedTuple):
             raise FileNotFoundError(f"{self.path} does not exist any more. Restore the file.") from None
         if (now.st_size, now.st_mtime_ns) != (self.size, self.mtime_ns):
             sizes = f"{self.size} bytes before, {now.st_size} now" if now.st_size != self.size else "same size"
-            raise BadRowsError(f"{self.path} has changed since the source was made ({sizes}). Make the source anew.")
+            raise BadRowsError(f"{self.path} has changed since the source was made ({sizes}). Open the source again.")
 
     def unreadable(self, error: Exception, where: str = "") -> Exception:
         """Return the error for a file that cannot be read, perhaps because it is gone or has changed."""

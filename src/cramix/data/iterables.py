@@ -46,7 +46,7 @@ class IterableSource(LocalSource):
     """
 
     reads_in_caller = True
-    again = "Pass a list, a DataLoader or an object whose __iter__ starts anew, or write the rows to a file first."
+    again = "Pass a list, a DataLoader or an object whose __iter__ starts over, or write the rows to a file first."
 
     def __init__(self, X: Any, options: Options) -> None:
         if options.columns is not None:

@@ -15,7 +15,7 @@ from cramix.fitting.stepwise import Stepwise
 from cramix.mixture.coordinates import in_coordinates
 from cramix.mixture.covariance import FAMILIES
 
-# Samples that are kept to search anew, at least, and for each parameter of the mixture.
+# Samples that are kept to repeat the search, at least, and for each parameter of the mixture.
 _KEPT, _KEPT_EACH = 20_000, 10
 # Samples of a batch that lie farther out, in standard deviations of the mixture, are left out if they are at most so
 # many, with at most this fraction of the weight.
@@ -28,8 +28,8 @@ STEPWISE = "stepwise EM"
 class Incremental:
     """The state of a fit that gets its samples batch by batch.
 
-    The first samples are kept, and searched anew whenever their number has doubled: a start from a first small batch
-    would never be mended by later ones. Batches in between, and all that follow, are steps of EM.
+    The first samples are kept, and the search is repeated whenever their number has doubled: a start from a small first
+    batch would stay poor whatever came later. Batches in between, and all that follow, are steps of EM.
 
     Args:
         fit: the stepwise fit; None before the first batch.

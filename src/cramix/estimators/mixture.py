@@ -173,7 +173,7 @@ class CramerMixture(DensityMixin, BaseEstimator):
         """Continue the fit with further samples `(n, d)`, which are not needed again; y is ignored.
 
         It goes on from the last call, from `fit`, or from the first batch, by stepwise EM: one step for each batch.
-        The first 20,000 samples, or ten for each parameter, are kept and searched anew whenever their number has
+        The first 20,000 samples, or ten for each parameter, are kept, and the search is repeated when their number has
         doubled. Earlier samples count as much as new ones, unless `forgetting` is set. `lower_bound_` is then the mean
         log likelihood of the batch before it was learned from.
         """

@@ -79,12 +79,12 @@ class Checkpoint:
             metadata, tensors = read_tensors(self.path)
         except (ValueError, OSError):
             raise ValueError(
-                f"checkpoint must be a whole file of a fit; {self.path} is not. Remove it to start anew."
+                f"checkpoint must be a whole file of a fit; {self.path} is not. Remove it to start over."
             ) from None
         if metadata.get("cramix") != f"checkpoint {_FORMAT}" or metadata.get("task") != self._task:
             raise ValueError(
                 f"checkpoint must belong to the same data, settings and seed; {self.path} does not. "
-                "Remove it to start anew."
+                "Remove it to start over."
             )
         size, seed = json.loads(metadata["sample"])
         rows = _rows("sample", tensors)
