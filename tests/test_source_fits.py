@@ -201,7 +201,8 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
     x, path = draw(20_000), tmp_path / "passes.safetensors"
     with pytest.raises(KeyboardInterrupt):
         in_passes(failing(x, 3), sample=1000, checkpoint=path)
-    for settings in ({"options": Options("diag")}, {"k": 2}, {"method": ExpectationMaximization()}):
+    others = {"options": Options("diag")}, {"k": 2}, {"method": ExpectationMaximization()}, {"task": "select, folds 5"}
+    for settings in others:
         with pytest.raises(ValueError, match="checkpoint must belong to the same data, settings and seed"):
             in_passes(failing(x), sample=1000, checkpoint=path, **settings)
     with pytest.raises(ValueError, match="checkpoint must belong to the same data"):

@@ -211,6 +211,7 @@ def read(
     max_passes: int | None = None,
     checkpoint: str | os.PathLike | None = None,
     sample: int = SAMPLE,
+    task: str = "fit",
 ) -> Reading:
     """Return samples in memory, or a source after its first pass.
 
@@ -222,6 +223,7 @@ def read(
         max_passes: the largest number of passes over a source; None for the default.
         checkpoint: a file for finished passes over a source; None without.
         sample: the largest number of rows in memory.
+        task: what else determines the fits, so that a checkpoint of another task is refused.
     """
     if not is_source_like(X):
         _check_in_memory(max_passes=max_passes, checkpoint=checkpoint)
@@ -235,7 +237,7 @@ def read(
     kept = (
         None
         if checkpoint is None
-        else Checkpoint(checkpoint, _fingerprint(rows, options, f"{wanted} {method} {sample} {seed}"))
+        else Checkpoint(checkpoint, _fingerprint(rows, options, f"{task} {wanted} {method} {sample} {seed}"))
     )
     passes, stepwise = Passes(rows, most, _reporter(options), kept), dict[int, Stepwise]()
     if rows.repeatable:

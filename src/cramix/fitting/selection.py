@@ -164,7 +164,7 @@ def select(
     """
     wanted = _wanted(n_components)
     options = Options(covariance_type, sample_weight, None, reg_covar, generator, progress, shrinkage=shrinkage)
-    reading = read(X, MergeDown(), options, wanted, max_passes, checkpoint)
+    reading = read(X, MergeDown(), options, wanted, max_passes, checkpoint, task=f"select, folds {folds}")
     problem = reading.prepare(wanted[0])
     _check_folds(folds, wanted[0], problem)
     with torch.no_grad(), threads_for(problem):
