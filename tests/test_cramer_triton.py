@@ -158,8 +158,8 @@ def test_one_mixture_at_many_points(few: bool, monkeypatch: pytest.MonkeyPatch) 
 def test_outputs_are_written_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     empty = kernels._empty
 
-    def poisoned(problem: Problem) -> Evaluation:
-        return Evaluation(*(None if x is None else x.fill_(math.nan) for x in empty(problem)))
+    def poisoned(problem: Problem, batch: torch.Size) -> Evaluation:
+        return Evaluation(*(None if x is None else x.fill_(math.nan) for x in empty(problem, batch)))
 
     monkeypatch.setattr(kernels, "_empty", poisoned)
     for q in (mixtures(5, 3, seed=2), points(5, 2, seed=2), points(5, 45, seed=2)):

@@ -254,25 +254,34 @@ def test_shared_strided_and_expanded_input() -> None:
     check(problem(shared, components(3, 2, 3, seed=3), tolerance=FEW_NODES))
 
 
-@pytest.mark.parametrize(
-    "d", [1, 2, 3, 8, pytest.param(17, marks=pytest.mark.slow), pytest.param(32, marks=pytest.mark.slow)]
-)
-def test_axes_by_rotations(d: int) -> None:
+@pytest.mark.parametrize("pairs", [True, False])
+@pytest.mark.parametrize("d", [1, 2, 5, *(pytest.param(d, marks=pytest.mark.slow) for d in (3, 8, 9, 17, 32))])
+def test_axes_by_rotations(d: int, pairs: bool) -> None:
     from cramix.distance.energy import triton
 
     p = components(1, 2, d, seed=d)
     p.covariances[0, 1] = torch.eye(d)
     p.covariances[0, 1, 0, 0] += 1e-6
-    variances = torch.full((1, 2, 2, d), torch.nan, dtype=torch.float64, device=DEVICE)
-    axes = torch.full((1, 2, 2, d, d), torch.nan, dtype=torch.float64, device=DEVICE)
-    triton.decomposed(p.covariances, triton.Shapes(variances, axes))
-    doubled = p.covariances.double()
-    for i, j in ((0, 0), (0, 1), (1, 1)):
-        rebuilt = axes[0, i, j] @ variances[0, i, j].diag() @ axes[0, i, j].mT
-        torch.testing.assert_close(rebuilt, doubled[0, i] + doubled[0, j], rtol=0, atol=1e-13 * d)
-        identity = torch.eye(d, dtype=torch.float64, device=DEVICE)
-        torch.testing.assert_close(axes[0, i, j].mT @ axes[0, i, j], identity, rtol=0, atol=1e-13)
-    assert axes[0, 1, 0].isnan().all()
+
+    def empty(*shape: int) -> Tensor:
+        return torch.full((1, 2, *shape), torch.nan, dtype=torch.float64, device=DEVICE)
+
+    of_pairs = triton.Shapes(empty(2, d), empty(2, d, d)) if pairs else None
+    own = triton.Own(empty(d), empty(d, d), empty(d, d).float())
+    triton.decompose_all(p.covariances, of_pairs, own)
+    doubled = 0.5 * (p.covariances.double() + p.covariances.double().mT)
+    identity = torch.eye(d, dtype=torch.float64, device=DEVICE)
+    found = [(own.variances[0, i], own.axes[0, i], 2 * doubled[0, i]) for i in range(2)]
+    if of_pairs is not None:
+        variances, axes = of_pairs
+        found += [
+            (variances[0, i, j], axes[0, i, j], doubled[0, i] + doubled[0, j]) for i, j in ((0, 0), (0, 1), (1, 1))
+        ]
+        assert axes[0, 1, 0].isnan().all()
+    for variance, turn, matrix in found:
+        torch.testing.assert_close(turn @ variance.diag() @ turn.mT, matrix, rtol=0, atol=1e-13 * d)
+        torch.testing.assert_close(turn.mT @ turn, identity, rtol=0, atol=1e-13)
+    torch.testing.assert_close(own.turns, own.axes.float(), rtol=0, atol=0)
 
 
 def loss_and_gradients(backend: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:

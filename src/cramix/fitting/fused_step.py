@@ -13,10 +13,10 @@ from contextlib import nullcontext
 from functools import lru_cache
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
+from cramix.accelerator import cdiv
 from cramix.fitting.features import LEAST_WEIGHT
 from cramix.fitting.tiles import Tiles, dot_precision, programs_for
 from cramix.fitting.triton_densities import aligned_densities, dense_densities
@@ -131,9 +131,9 @@ class FusedStep:
     ) -> tuple[Tensor, Tensor]:
         """Return the sums over all samples, and the mean log likelihood."""
         (n, d), (batch, k, count) = self.x.shape, old.shape
-        blocks = triton.cdiv(n, tiles.rows)
-        each = triton.cdiv(blocks, self._programs or programs_for(tiles, batch, self.x.device))
-        programs = triton.cdiv(blocks, each)  # none is without a block
+        blocks = cdiv(n, tiles.rows)
+        each = cdiv(blocks, self._programs or programs_for(tiles, batch, self.x.device))
+        programs = cdiv(blocks, each)  # none is without a block
         weights = weights if weights.stride(-1) == 1 else weights.contiguous()
         partial = old.new_empty(programs, batch, tiles.slots, tiles.components)
         likelihoods = old.new_empty(programs, batch)
@@ -158,7 +158,7 @@ class FusedStep:
         )
         sums, likelihood = torch.empty_like(old), old.new_empty(batch)
         rows = _rows(self.family.kind.axis_aligned, d, tiles, self.x.device)
-        collect[(triton.cdiv(count * tiles.components, _COLUMNS), batch)](
+        collect[(cdiv(count * tiles.components, _COLUMNS), batch)](
             *(partial, likelihoods, rows, old, sums, likelihood, programs, n, k, count, tiles.slots),
             LEAST=LEAST_WEIGHT,
             K=tiles.components,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from cramix.accelerator import next_power_of_2
 from cramix.mixture.covariance import Family
 
 # The largest numbers of components and of dimensions for which there are tiles.
@@ -108,4 +109,4 @@ def _has_small_memory(device: torch.device) -> bool:
 
 def _padded(size: int, least: int) -> int:
     """Return the power of two that is not below a size and a least one."""
-    return max(1 << (size - 1).bit_length(), least)
+    return max(next_power_of_2(size), least)

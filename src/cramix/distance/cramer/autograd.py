@@ -86,7 +86,12 @@ class _Eager(Function):
 
     @staticmethod
     def forward(ctx, call, *tensors):
-        ctx.batch = batch_of(Operand(*tensors[:3]), Operand(*tensors[3:6]))
+        p, q = Operand(*tensors[:3]), Operand(*tensors[3:6])
+        ctx.batch = batch_of(p, q)
+        # The common case, which should cost as little as possible: no other gradients, and no broadcasting.
+        shape, energy = torch.Size((*ctx.batch, p.means.shape[-1])), tensors[6]
+        ctx.only_p = call.grad_p and not call.grad_q and p.weights.shape == p.means.shape == p.scales.shape == shape
+        ctx.only_p = ctx.only_p and (energy is None or not energy.requires_grad)
         reduced = call.reduction != "none" and len(ctx.batch) > 0
         count = ctx.batch.numel()
         ctx.each = 1.0 if not reduced or call.reduction == "sum" else 1 / count if count else math.nan
@@ -96,6 +101,8 @@ class _Eager(Function):
 
     @staticmethod
     def backward(ctx, grad):
+        if ctx.only_p and not torch.is_grad_enabled():
+            return None, *((grad.unsqueeze(-1) if grad.ndim else grad) * ctx.known[0]).unbind(), None, None, None, None
         return None, *_backward(ctx.needs_input_grad[1:], grad, ctx.batch, ctx.each, ctx.saved_tensors, ctx.known)
 
 

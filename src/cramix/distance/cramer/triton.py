@@ -10,10 +10,10 @@ import math
 from typing import NamedTuple
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
+from cramix.accelerator import cdiv, next_power_of_2
 from cramix.distance.cramer.blocked import FEW_PAIRS, working_dtype
 from cramix.distance.cramer.signature import Evaluation, Operand, Problem, batch_of
 from cramix.distance.cramer.triton_batch import evaluate_batch
@@ -53,14 +53,14 @@ def _operator(tensors: list[Tensor | None], grad_p: bool, grad_q: bool, each: fl
 @_operator.register_fake
 def _(tensors, grad_p, grad_q, each):
     p, q = Operand(*tensors[:3]), Operand(*tensors[3:6])
-    found = _empty(Problem(p, q, tensors[6], grad_p, grad_q, None, each))
+    found = _empty(Problem(p, q, tensors[6], grad_p, grad_q, None, each), batch_of(p, q))
     return [p.means.new_empty(0) if x is None else x for x in found]
 
 
-def _empty(problem: Problem) -> Evaluation:
+def _empty(problem: Problem, batch: torch.Size) -> Evaluation:
     """Return an evaluation with arbitrary numbers."""
     p, q, _, grad_p, grad_q, *_ = problem
-    batch, like = batch_of(p, q), p.means
+    like = p.means
     return Evaluation(
         like.new_empty(batch),
         like.new_empty((3, *batch, like.shape[-1])) if grad_p else None,
@@ -70,7 +70,8 @@ def _empty(problem: Problem) -> Evaluation:
 
 def _evaluate(problem: Problem) -> Evaluation:
     p, q, _, grad_p, *_ = problem
-    out, batch = _empty(problem), batch_of(p, q)
+    batch = batch_of(p, q)
+    out = _empty(problem, batch)
     if not batch.numel():
         return out
     m = q.means.shape[-1]
@@ -89,17 +90,17 @@ def _in_batches(problem: Problem, batch: torch.Size, out: Evaluation) -> None:
     p, q, energy, _, _, _, each = problem
     rows, n, m = batch.numel(), p.means.shape[-1], q.means.shape[-1]
     (p_tensors, p_strides), (q_tensors, q_strides) = _flat(p, batch), _flat(q, batch)
-    n_padded, m_padded = triton.next_power_of_2(n), triton.next_power_of_2(m)
+    n_padded, m_padded = next_power_of_2(n), next_power_of_2(m)
     pairs, working = max(n_padded, m_padded) ** 2, working_dtype(p, q, batch)
     some = max(1, _TILE // pairs)
     if working == torch.float32 and rows >= _LANES and _pairs_of_lane(n, m, q.scales is None) <= _LANE:
-        evaluate_lanes[(triton.cdiv(rows, _LANE_BLOCK),)](
+        evaluate_lanes[(cdiv(rows, _LANE_BLOCK),)](
             *p_tensors, *q_tensors, *out, rows, each, *p_strides, *q_strides,
             n, m, n_padded, m_padded, some, _LANE_BLOCK,
         )  # fmt: skip
         return
     energy, energy_stride = (None, 0) if energy is None or m == 1 else _rows(energy.unsqueeze(-1), batch)
-    evaluate_batch[(triton.cdiv(rows, some),)](
+    evaluate_batch[(cdiv(rows, some),)](
         *p_tensors, *q_tensors, energy, *out, rows, each, *p_strides, *q_strides, energy_stride,
         n, m, n_padded, m_padded, some, _DTYPES[working], working == torch.float32,
         num_warps=max(1, min(16, some * pairs // (32 * _EACH))),
@@ -119,7 +120,7 @@ def _against_each(problem: Problem, batch: torch.Size, out: Evaluation) -> None:
     points, stride = _rows(q.means, batch)
     rows, working = batch.numel(), working_dtype(p, q, batch)
     prepared = _prepared(*_flat(p, batch), 1, working)
-    evaluate_points[(triton.cdiv(rows, _SCORES), 1)](
+    evaluate_points[(cdiv(rows, _SCORES), 1)](
         *prepared, points, None, None, out.losses, out.at_q, rows, each, 0, stride, 0, 0,
         p.means.shape[-1], _SCORES, _DTYPES[working], working == torch.float32,
     )  # fmt: skip
@@ -185,7 +186,7 @@ def _sum(
     rows, k, float64 = batch.numel(), p.means.shape[-1], working == torch.float64
     (weights, means, scales), (weights_stride, means_stride, scales_stride) = _flat(p, batch)
     energy, energy_stride = _rows(energy.unsqueeze(-1), batch)
-    chunks, padded = triton.cdiv(cloud.n, _CHUNK), triton.next_power_of_2(k)
+    chunks, padded = cdiv(cloud.n, _CHUNK), next_power_of_2(k)
     dim = 1 if cloud.directions is None else cloud.directions.shape[-1]
     sums, masses = energy.new_empty(rows, chunks, 3, k), energy.new_empty(rows, chunks)
     totals = energy.new_empty(2, rows) if out.at_q is not None else None
@@ -194,7 +195,7 @@ def _sum(
 
     def add(dtype: tl.dtype, only: Tensor | None) -> None:
         group = min(k, _GROUPS[dtype])
-        sum_over_points[(chunks, rows, triton.cdiv(k, group))](
+        sum_over_points[(chunks, rows, cdiv(k, group))](
             means, scales, cloud.points, cloud.weights, cloud.directions, only, sums, masses, cloud.n, _CHUNK,
             means_stride, scales_stride, *cloud.strides, k, group, dim, _BLOCK, dtype,
         )  # fmt: skip
@@ -213,7 +214,7 @@ def _sum(
     if out.at_q is not None:
         strides = weights_stride, means_stride, scales_stride
         prepared = _prepared((weights, means, scales), strides, rows, working)
-        evaluate_points[(triton.cdiv(cloud.n, _SCORES), rows)](
+        evaluate_points[(cdiv(cloud.n, _SCORES), rows)](
             *prepared, cloud.points, cloud.weights, totals, None, out.at_q, cloud.n, each, *cloud.strides,
             k, _SCORES, _DTYPES[working], False,
         )  # fmt: skip
@@ -229,7 +230,7 @@ def _prepared(
     within = means.new_empty(rows, dtype=torch.float64)
     exact = means.new_empty(rows, 4, k, dtype=torch.float64)
     table = torch.empty_like(exact, dtype=working)
-    prepare[(rows,)](weights, means, scales, within, exact, table, *strides, k, triton.next_power_of_2(k))
+    prepare[(rows,)](weights, means, scales, within, exact, table, *strides, k, next_power_of_2(k))
     return within, exact, table
 
 

@@ -81,7 +81,9 @@ def chained(grad: Tensor, saved: tuple[Any, ...]) -> list[Tensor | None]:
 
 def ordinary(x: Array) -> Tensor:
     """Return the result of inference mode or of NumPy as an ordinary tensor, which autograd may save."""
-    return x.clone() if isinstance(x, Tensor) else as_tensor(x)
+    if not isinstance(x, Tensor):
+        return as_tensor(x)
+    return x.clone() if x.is_inference() else x
 
 
 @torch.library.custom_op("cramix::energy", mutates_args=())

@@ -2,8 +2,8 @@
 
 What depends on the data, such as the number of quadrature nodes, is decided on the device: the host waits for nothing,
 and a call can be captured in a CUDA graph. `triton_axes` decomposes covariances, `triton_rule` chooses unit and nodes,
-`triton_pairs` sums over pairs of components, `triton_points` and `triton_lanes` over components and points, and
-`triton_derivatives` turns these sums into derivatives.
+`triton_pairs` sums over pairs of components, `triton_points` and `triton_lanes` over components and points.
+`triton_derivatives` turns these sums into derivatives, `triton_weights` into distances.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
-from cramix.accelerator import is_interpreted
+from cramix.accelerator import cdiv, is_interpreted, next_power_of_2
 from cramix.distance.energy import point_pairs
 from cramix.distance.energy.blocked import in_given_units
 from cramix.distance.energy.component_pairs import FEW_LENGTHS
@@ -27,15 +26,19 @@ from cramix.distance.energy.flat_mixtures import Components, Points
 from cramix.distance.energy.mean_norm import NEAR
 from cramix.distance.energy.nodes import LARGEST_REACH, lattice_step, low_end
 from cramix.distance.energy.signature import Evaluation, KnownEnergy, Problem
-from cramix.distance.energy.triton_axes import decompose
+from cramix.distance.energy.triton_axes import decompose, decompose_in_lanes
 from cramix.distance.energy.triton_derivatives import derive
 from cramix.distance.energy.triton_lanes import sum_in_lanes
 from cramix.distance.energy.triton_pairs import sum_over_pairs
 from cramix.distance.energy.triton_points import evaluate_points, sum_in_tiles
 from cramix.distance.energy.triton_rule import choose_nodes, summarize_points, tabulate
+from cramix.distance.energy.triton_weights import conclude, normalize
+from cramix.distance.kernels import normalized
 
 # The most coordinates of a lane, whose sums fit in registers.
 _LANE = 8
+# Matrices that are decomposed by a program, one for each lane of a warp.
+_WARP = 32
 # Lanes of a program, points of a lane that are visited together, and points of a tile.
 _LANES, _TOGETHER, _TILE = 128, 2, 64
 # Programs for each multiprocessor, and the most points of one, whose sums in float32 lose nothing.
@@ -59,25 +62,23 @@ class _Rule(NamedTuple):
     def unit(self) -> Tensor:
         return self.numbers[:, 0]
 
-    @property
-    def mass(self) -> Tensor:
-        return self.numbers[:, 5]
-
 
 class Shapes(NamedTuple):
-    """Variances along the axes of sums of two covariances, and these axes, None for the coordinate axes."""
+    """Variances along the axes of sums of two covariances, and these axes, None for the coordinate axes.
 
-    variances: Tensor  # (B, k, k or 1, d), of pairs i <= j, or of each component with itself
-    axes: Tensor | None  # (B, k, k or 1, d, d)
+    They are those of pairs i <= j, `(B, k, k, d)` and `(B, k, k, d, d)`, or those of each component with itself.
+    """
 
-    @property
-    def own(self) -> Shapes:
-        """Return those of each component with itself, `(B, k, d)` and `(B, k, d, d)`."""
-        if self.variances.shape[2] == 1:
-            return Shapes(self.variances.squeeze(2), None if self.axes is None else self.axes.squeeze(2))
-        variances, axes = (None if x is None else x.diagonal(dim1=1, dim2=2).movedim(-1, 1) for x in self)
-        assert variances is not None
-        return Shapes(variances.contiguous(), None if axes is None else axes.contiguous())
+    variances: Tensor
+    axes: Tensor | None
+
+
+class Own(NamedTuple):
+    """The shapes of components with themselves, `(B, k, d)` and `(B, k, d, d)`."""
+
+    variances: Tensor
+    axes: Tensor | None
+    turns: Tensor | None = None  # the axes in the dtype of sums over points
 
 
 def evaluate(problem: Problem) -> Evaluation:
@@ -91,31 +92,24 @@ def evaluate(problem: Problem) -> Evaluation:
 def _to_points(given: Components, q: Points, problem: Problem) -> Evaluation:
     """Evaluate distances of components to points."""
     _, _, known_p, known_q, tolerance, grad_p, grad_q, _ = problem
-    k, (weights, total) = given.means.shape[1], _normalized(given.weights)
-    p = Components(weights, given.means.contiguous(), _variances_or_matrices(given))
-    shapes = _shapes(p, pairs=known_p is None)
-    own = shapes.own
-    rule = _rule(p, k, own, tolerance, _mean(p), q)
-    cross, table = _sums_over_points(p, q, own, rule, grad_p)
-    within = None if known_p is not None else _sums_over_pairs(p, k, shapes, rule, False, False, grad_p)
-    if grad_p:
-        (to_points, between), *at_means_and_covariances = _derivatives(p, own, rule, cross, within, table.dtype)
-    else:
-        to_points, between = cross[..., 0] / rule.mass.unsqueeze(-1), None if within is None else within[..., 0]
-    potential = to_points if within is None else to_points - between
-    mean = to_points if within is None else to_points - 0.5 * between
-    distances = (weights * mean).sum(-1)
+    batch, k, _ = given.means.shape
+    p, totals, origin = _normalized(given)
+    working = torch.float32 if batch * k * q.means.shape[1] > FEW_LENGTHS else torch.float64
+    pairs, own = _shapes(p, known_p is None, working)
+    rule = _rule(p, k, own, tolerance, origin, q)
+    cross, table = _sums_over_points(p, q, own, rule, working, grad_p)
+    within = None if pairs is None else _sums_over_pairs(p, k, pairs, rule, False, False, grad_p)
+    distances, at_weights = rule.numbers.new_empty(batch), given.means.new_empty(batch, k) if grad_p else None
+    conclude[(batch,)](
+        cross, within, p.weights, totals, rule.numbers, _known(known_p), _known(known_q), distances, at_weights,
+        k, cross.shape[-1], 0 if within is None else within.shape[-1], _COMPONENTS,
+    )  # fmt: skip
+    at_p: tuple[Tensor, ...] = ()
+    if at_weights is not None:
+        at_p = _as_given(given, (at_weights, *_derivatives(p, own, rule, cross, within, table.dtype)))
     at_q: tuple[Tensor, ...] = ()
     if grad_q or known_q is None:
         distances, at_q = _of_points(distances, p, q, own, rule, table, known_q is None, grad_q)
-    distances = rule.unit * distances
-    for known in (known_p, known_q):
-        distances = distances if known is None else distances - _known(known)
-    at_p: tuple[Tensor, ...] = ()
-    if grad_p:
-        centred = potential - (weights * potential).sum(-1, keepdim=True)  # the loss is that of normalised weights
-        at_weights = rule.unit.unsqueeze(-1) * centred / total
-        at_p = at_weights, *_as_given(given, at_means_and_covariances)
     return Evaluation(distances, at_p, at_q)
 
 
@@ -123,22 +117,20 @@ def _between_components(p: Components, q: Components, problem: Problem) -> Evalu
     """Evaluate distances of components to components, all in one list with weights of both signs."""
     _, _, known_p, known_q, tolerance, grad_p, grad_q, _ = problem
     rows, k = max(len(p.weights), len(q.weights)), p.means.shape[1]
-    (p_weights, p_total), (q_weights, q_total) = _normalized(p.weights), _normalized(q.weights)
-    sides = [_variances_or_matrices(p), _variances_or_matrices(q)]
+    (of_p, p_total, p_mean), (of_q, q_total, _) = _normalized(p), _normalized(q)
     positive, means, covariances = (
-        torch.cat([x.expand(rows, *x.shape[1:]) for x in both], 1)
-        for both in ((p_weights, q_weights), (p.means, q.means), sides)
+        torch.cat([x.expand(rows, *x.shape[1:]) for x in both], 1) for both in zip(of_p, of_q, strict=True)
     )
     both = Components(positive, means, covariances)
-    shapes = _shapes(both, pairs=True)
-    origin = _mean(Components(p_weights, p.means, sides[0])).expand(rows, -1).contiguous()
-    rule = _rule(both, k, shapes.own, tolerance, origin)
+    pairs, own = _shapes(both, True, torch.float64)
+    assert pairs is not None
+    rule = _rule(both, k, own, tolerance, p_mean.expand(rows, -1).contiguous())
     signed = torch.cat([positive[:, :k], -positive[:, k:]], 1)
     both = both._replace(weights=signed)
-    sums = _sums_over_pairs(both, k, shapes, rule, known_p is not None, known_q is not None, grad_p or grad_q)
+    sums = _sums_over_pairs(both, k, pairs, rule, known_p is not None, known_q is not None, grad_p or grad_q)
     distances = -0.5 * rule.unit * (signed * sums[..., 0]).sum(-1)
-    for known in (known_p, known_q):
-        distances = distances if known is None else distances - _known(known)
+    for known in (_known(known_p), _known(known_q)):
+        distances = distances if known is None else distances - known
     if not (grad_p or grad_q):
         return Evaluation(distances)
     d = means.shape[-1]
@@ -148,26 +140,28 @@ def _between_components(p: Components, q: Components, problem: Problem) -> Evalu
         at_covariances = at_covariances.diagonal(dim1=-2, dim2=-1)
     at_p = [-at_weights[:, :k], -at_means[:, :k], -at_covariances[:, :k]]
     at_q = [at_weights[:, k:], -at_means[:, k:], -at_covariances[:, k:]]  # its weights are negative in the list
-    of_p, of_q = p._replace(weights=p_weights), q._replace(weights=q_weights)
     return Evaluation(
         distances,
-        in_given_units(of_p, _as_given(p, at_p), p_total, rule.unit) if grad_p else (),
-        in_given_units(of_q, _as_given(q, at_q), q_total, rule.unit) if grad_q else (),
+        in_given_units(of_p, _as_given(p, at_p), p_total.unsqueeze(-1), rule.unit) if grad_p else (),
+        in_given_units(of_q, _as_given(q, at_q), q_total.unsqueeze(-1), rule.unit) if grad_q else (),
     )
 
 
-def _normalized(weights: Tensor) -> tuple[Tensor, Tensor]:
-    weights = weights.double()
-    total = weights.sum(-1, keepdim=True)
-    return weights / total, total
+def _normalized(given: Components) -> tuple[Components, Tensor, Tensor]:
+    """Return components with weights in float64 that sum to one, the sum before, `(B,)`, and their mean, `(B, d)`."""
+    means = given.means.contiguous()
+    batch, k, d = means.shape
+    weights, totals, origin = (means.new_empty(shape, dtype=torch.float64) for shape in ((batch, k), batch, (batch, d)))
+    normalize[(batch,)](
+        given.weights.contiguous(), means, weights, totals, origin, k, d, _COMPONENTS, next_power_of_2(d)
+    )
+    return Components(weights, means, _variances_or_matrices(given)), totals, origin
 
 
-def _mean(side: Components) -> Tensor:
-    """Return `E X`, `(B, d)` in float64."""
-    return (side.weights.unsqueeze(-1) * side.means.double()).sum(-2)
-
-
-def _known(known: KnownEnergy) -> Tensor:
+def _known(known: KnownEnergy | None) -> Tensor | None:
+    """Return the self energy of a side, `(B,)`, if it is known."""
+    if known is None:
+        return None
     assert isinstance(known.energy, Tensor), "the nodes of other energies are chosen on the host"
     return known.energy if known.rows is None else known.energy[known.rows]
 
@@ -187,51 +181,62 @@ def _as_given(side: Components, gradients: Sequence[Tensor]) -> tuple[Tensor, ..
     return *others, at_covariances
 
 
-def _shapes(side: Components, pairs: bool) -> Shapes:
-    """Decompose the covariances of pairs i <= j of components, or of each with itself."""
+def _shapes(side: Components, of_pairs: bool, working: torch.dtype) -> tuple[Shapes | None, Own]:
+    """Decompose the covariances of pairs i <= j of components, if they are wanted, and of each with itself."""
     (batch, k, d), covariances = side.means.shape, side.covariances
     if side.dense and covariances.is_cuda:
-        shape = batch, k, k if pairs else 1, d
-        variances = covariances.new_empty(shape, dtype=torch.float64)
-        return decomposed(covariances, Shapes(variances, covariances.new_empty(*shape, d, dtype=torch.float64)))
+
+        def empty(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+            return covariances.new_empty(batch, k, *shape, dtype=dtype)
+
+        pairs = Shapes(empty(k, d), empty(k, d, d)) if of_pairs else None
+        turns = None if working == torch.float64 else empty(d, d, dtype=working)
+        own = Own(empty(d), empty(d, d), turns)
+        decompose_all(covariances, pairs, own)
+        return pairs, own if turns is not None else own._replace(turns=own.axes)
     covariances = covariances.double()
-    sums = covariances.unsqueeze(2) + covariances.unsqueeze(1 if pairs else 2)
+    sums = covariances.unsqueeze(2) + covariances.unsqueeze(1)
     if not side.dense:
-        return Shapes(sums, None)
+        return Shapes(sums, None) if of_pairs else None, Own(2 * covariances, None)
     variances, axes = torch.linalg.eigh(0.5 * (sums + sums.mT))  # under the interpreter, where rotations take long
-    return Shapes(variances.clamp_min_(0), axes.contiguous())
+    pairs = Shapes(variances.clamp_min_(0), axes.contiguous())
+    own_variances, own_axes = (x.diagonal(dim1=1, dim2=2).movedim(-1, 1).contiguous() for x in (variances, axes))
+    return pairs if of_pairs else None, Own(own_variances, own_axes, own_axes.to(working))
 
 
-def decomposed(covariances: Tensor, out: Shapes) -> Shapes:
+def decompose_all(covariances: Tensor, pairs: Shapes | None, own: Own) -> None:
     """Write the shapes of covariances `(B, k, d, d)` by Jacobi's method."""
-    batch, k, second, d = out.variances.shape
-    decompose[(batch * k * second,)](
-        covariances, *out, k, d, triton.next_power_of_2(d), second == k > 1, _padded(d), num_warps=1 if d <= 16 else 4
-    )
-    return out
+    batch, k, d = own.variances.shape
+    count = batch * k * (1 if pairs is None else k)
+    arguments = covariances, *(pairs or (None, None)), *own
+    if d <= _LANE:
+        rounds = next_power_of_2(d)
+        decompose_in_lanes[(cdiv(count, _WARP),)](*arguments, count, k, d, rounds, _WARP, num_warps=1)
+    else:
+        decompose[(count,)](*arguments, k, d, next_power_of_2(d), _padded(d), num_warps=1 if d <= 16 else 4)
 
 
 def _rule(
-    side: Components, of_p: int, own: Shapes, tolerance: float, origin: Tensor, points: Points | None = None
+    side: Components, of_p: int, own: Own, tolerance: float, origin: Tensor, points: Points | None = None
 ) -> _Rule:
     """Choose unit and nodes for components, of both sides or of p, and points around an origin."""
     batch, k, d = side.means.shape
     settings, count = _settings(tolerance, side.means.device)
-    padded, wide = triton.next_power_of_2(count), triton.next_power_of_2(d)
+    padded, wide = next_power_of_2(count), next_power_of_2(d)
     nodes, numbers = own.variances.new_empty(batch, 2, padded), own.variances.new_empty(batch, 6)
     summaries, parts = None, 0
     if points is not None:
         n = points.means.shape[1]
-        parts = min(triton.cdiv(n, _SUMMARY), max(1, _SUMMARIES // wide))
+        parts = min(cdiv(n, _SUMMARY), max(1, _SUMMARIES // wide))
         summaries = numbers.new_empty(batch, parts, 3 + d)
         given, strides = _strided(points)
         block = min(max(_COORDINATES // wide, 16), _SUMMARY)
         summarize_points[(batch * parts,)](
-            points.means, given, origin, summaries, n, triton.cdiv(n, parts), parts, *strides, d, wide, block
+            points.means, given, origin, summaries, n, cdiv(n, parts), parts, *strides, d, wide, block
         )
     choose_nodes[(batch,)](
         side.weights, side.means, own.variances, origin, summaries, settings, nodes, numbers, k, of_p, parts, count,
-        d, (len(settings) - 3) // 2, _COMPONENTS, wide, triton.next_power_of_2(parts or 1), padded,
+        d, (len(settings) - 3) // 2, _COMPONENTS, wide, next_power_of_2(parts or 1), padded,
     )  # fmt: skip
     return _Rule(nodes, numbers)
 
@@ -255,7 +260,7 @@ def _sums_over_pairs(
     """
     batch, k, d = side.means.shape
     each = min(max(1, batch * k * k // _PAIRS), k)
-    parts = triton.cdiv(k, each)
+    parts = cdiv(k, each)
     sums = rule.numbers.new_empty(batch, k, parts, 1 + d + d * d)
     sum_over_pairs[(batch * k * parts,)](
         side.weights, side.means, *shapes, *rule, sums, k, of_p, parts, each,
@@ -264,25 +269,25 @@ def _sums_over_pairs(
     return sums.squeeze(2) if parts == 1 else sums.sum(2)
 
 
-def _sums_over_points(p: Components, q: Points, own: Shapes, rule: _Rule, grad: bool) -> tuple[Tensor, Tensor]:
+def _sums_over_points(
+    p: Components, q: Points, own: Own, rule: _Rule, working: torch.dtype, grad: bool
+) -> tuple[Tensor, Tensor]:
     """Return sums over points, see `triton_points`, `(B, k, *)`, and a table of the components."""
     (batch, k, d), n, q_padded = p.means.shape, q.means.shape[1], rule.nodes.shape[-1]
-    working = torch.float32 if batch * k * n > FEW_LENGTHS else torch.float64
     table = rule.numbers.new_empty(batch, k, 2 + q_padded * (2 + d), dtype=working)
     tabulate[(batch * k,)](
-        own.variances, *rule, table, k, d, triton.next_power_of_2(d), q_padded, num_warps=4 if d <= 8 else 8
+        own.variances, *rule, table, k, d, next_power_of_2(d), q_padded, num_warps=4 if d <= 8 else 8
     )
     lanes = d <= _LANE
     together = _TOGETHER if working == torch.float32 else 1
     step = _LANES * together if lanes else _TILE
-    blocks = triton.cdiv(n, step)
-    each = triton.cdiv(blocks, max(1, _PROGRAMS * _processors(p.means.device) // (batch * k)))
+    blocks = cdiv(n, step)
+    each = cdiv(blocks, max(1, _PROGRAMS * _processors(p.means.device) // (batch * k)))
     chunk = min(each * step, _CHUNK)
-    parts = triton.cdiv(n, chunk)
+    parts = cdiv(n, chunk)
     sums = rule.numbers.new_zeros(batch, k, parts, 1 + (3 * d if own.axes is None else 2 * d + 2 * d * d))
     given, strides = _strided(q)
-    axes = None if own.axes is None else own.axes.to(working)
-    arguments = q.means, given, p.means, axes, table, rule.numbers, sums, n, chunk, parts, k, *strides, d, grad
+    arguments = q.means, given, p.means, own.turns, table, rule.numbers, sums, n, chunk, parts, k, *strides, d, grad
     if lanes:
         assembly = working == torch.float32 and p.means.is_cuda and not is_interpreted() and not torch.version.hip
         sum_in_lanes[(batch * k * parts,)](*arguments, together, _LANES, q_padded, _TYPES[working], assembly)
@@ -292,38 +297,38 @@ def _sums_over_points(p: Components, q: Points, own: Shapes, rule: _Rule, grad: 
 
 
 def _derivatives(
-    p: Components, own: Shapes, rule: _Rule, cross: Tensor, within: Tensor | None, working: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean lengths `(2, B, k)`, to points and between components, and derivatives in means and covariances."""
+    p: Components, own: Own, rule: _Rule, cross: Tensor, within: Tensor | None, working: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return derivatives in means and covariances, or variances, in the dtype of the means."""
     batch, k, d = p.means.shape
-    lengths, at_means = cross.new_empty(2, batch, k), cross.new_empty(batch, k, d)
-    at_covariances = torch.empty_like(own.variances if own.axes is None else own.axes)
+    at_means = torch.empty_like(p.means)
+    at_covariances = torch.empty_like(own.variances if own.axes is None else own.axes, dtype=at_means.dtype)
     derive[(batch * k,)](
-        cross, within, p.weights, *own, rule.numbers, lengths, at_means, at_covariances, k, d, NEAR[working], _padded(d)
-    )
-    return lengths, at_means, at_covariances
+        cross, within, p.weights, own.variances, own.axes, rule.numbers, at_means, at_covariances, k,
+        d, NEAR[working], _padded(d),
+    )  # fmt: skip
+    return at_means, at_covariances
 
 
 def _of_points(
-    distances: Tensor, p: Components, q: Points, own: Shapes, rule: _Rule, table: Tensor, within: bool, grad: bool
+    distances: Tensor, p: Components, q: Points, own: Own, rule: _Rule, table: Tensor, within: bool, grad: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Return distances less the self energy of points, if that is wanted, and derivatives for the points."""
-    weights, total = _normalized(q.weights)
+    weights, total = normalized(q.weights.double())
     at_q: tuple[Tensor, ...] = ()
     if grad:
         (batch, k, d), n = p.means.shape, q.means.shape[1]
         lengths, pulls = (q.means.new_empty(batch, n, *shape, dtype=table.dtype) for shape in ((), (d,)))
-        blocks = triton.cdiv(n, _TILE)
+        blocks = cdiv(n, _TILE)
         _, strides = _strided(q)
-        axes = None if own.axes is None else own.axes.to(table.dtype)
         evaluate_points[(batch * blocks,)](
-            q.means, p.weights, p.means, axes, table, rule.numbers, lengths, pulls, n, blocks, k, *strides[:3],
+            q.means, p.weights, p.means, own.turns, table, rule.numbers, lengths, pulls, n, blocks, k, *strides[:3],
             d, _padded(d), _TILE, rule.nodes.shape[-1], _TYPES[table.dtype],
         )  # fmt: skip
         at_q = lengths, weights.unsqueeze(-1) * pulls
     if within:
         of_q = point_pairs.energy(q.means, weights, grad)
-        distances = distances - of_q.energies / rule.unit
+        distances = distances - of_q.energies
         if grad:
             potential, pull = of_q.derivatives
             at_q = at_q[0] - potential / rule.unit.unsqueeze(-1), at_q[1] - pull
@@ -346,4 +351,4 @@ def _processors(device: torch.device) -> int:
 
 def _padded(d: int) -> int:
     """Return the number of coordinates of a tile that is multiplied as a matrix."""
-    return max(16, triton.next_power_of_2(d))
+    return max(16, next_power_of_2(d))

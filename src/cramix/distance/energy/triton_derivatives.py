@@ -14,7 +14,6 @@ def derive(
     variances,
     axes,
     numbers,
-    lengths,
     at_means,
     at_covariances,
     k,
@@ -22,7 +21,7 @@ def derive(
     NEAR: tl.constexpr,
     D: tl.constexpr,
 ):
-    """Write mean lengths and derivatives of `cross - within` at a component; see `mean_norm.with_derivatives`.
+    """Write derivatives of `cross - within` at a component; see `mean_norm.with_derivatives`.
 
     Args:
         cross: sums over points, see `triton_points`, `(B, k, 1 + 2 d + 2 d d)`, or `(B, k, 1 + 3 d)`, in float64.
@@ -31,9 +30,8 @@ def derive(
         variances: along the axes, twice those of the components, `(B, k, d)` in float64.
         axes: of components as columns, `(B, k, d, d)` in float64; None for the coordinate axes.
         numbers: see `triton_rule.choose_nodes`.
-        lengths: to points and between components, `(2, B, k)` in float64, in units.
-        at_means: `(B, k, d)` in float64.
-        at_covariances: `(B, k, d, d)` or, along the coordinate axes, `(B, k, d)`, in float64.
+        at_means: `(B, k, d)`.
+        at_covariances: `(B, k, d, d)` or, along the coordinate axes, `(B, k, d)`.
         k: number of components.
         d: number of coordinates.
         NEAR: see `mean_norm.NEAR`.
@@ -52,14 +50,14 @@ def derive(
     else:
         SIZE: tl.constexpr = 1 + 2 * d + 2 * d * d
     own = cross + component * SIZE
-    tl.store(lengths + component, tl.load(own) / mass)
+    dtype = at_means.dtype.element_ty
     slope = tl.load(own + 1 + axis, inside, 0.0) / mass
     pull = tl.load(own + 1 + d + axis, inside, 0.0) / mass
     if axes is None:
         stretch = 0.5 * slope - tl.load(own + 1 + 2 * d + axis, inside, 0.0) / mass
         if within is not None:
             stretch -= tl.load(within + component * (1 + d + d * d) + 1 + d + axis * (d + 1), inside, 0.0)
-        tl.store(at_covariances + component * d + axis, weight * stretch / unit, inside)
+        tl.store(at_covariances + component * d + axis, (weight * stretch / unit).to(dtype), inside)
     else:
         outer = own + 1 + 2 * d
         slopes = tl.load(outer + down * (2 * d) + across, both, 0.0) / mass
@@ -83,9 +81,8 @@ def derive(
         pull = tl.sum(turn * pull[None, :], 1)
         if within is not None:
             stretch -= tl.load(within + component * (1 + d + d * d) + 1 + d + down * d + across, both, 0.0)
-        tl.store(at_covariances + (component * d + down) * d + across, weight * stretch / unit, both)
+        place = at_covariances + (component * d + down) * d + across
+        tl.store(place, (weight * stretch / unit).to(dtype), both)
     if within is not None:
         pull -= tl.load(within + component * (1 + d + d * d) + 1 + axis, inside, 0.0)
-        size = tl.num_programs(0).to(tl.int64)
-        tl.store(lengths + size + component, tl.load(within + component * (1 + d + d * d)))
-    tl.store(at_means + component * d + axis, weight * pull, inside)
+    tl.store(at_means + component * d + axis, (weight * pull).to(dtype), inside)
