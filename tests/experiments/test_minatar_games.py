@@ -34,7 +34,7 @@ class Tape:
         return np.minimum(low + np.floor(self._pop(size) * (high - low)), high - 1).astype(int)
 
 
-def due_draws(name, env, uniform, state):
+def due_draws(name, env, uniform):
     """Return the uniform numbers that the package asks for in this step, in its order.
 
     Seaquest skips the numbers of an enemy, if none is due, and then asks for those of a diver.
@@ -67,15 +67,14 @@ def play(name, steps, envs, policy, ramping=True, seed=0):
         screens, reward, terminal = batched.step(actions, uniform)
         for i, env in enumerate(theirs):
             row = uniform[i].tolist()
-            env.random.load(due_draws(name, env, row[: 1 + game.step_draws], env))
+            env.random.load(due_draws(name, env, row[: 1 + game.step_draws]))
             r, ended = env.act(int(actions[i]))
             assert (float(r), bool(ended)) == (reward[i].item(), terminal[i].item()), (t, i)
             if ended:
                 env.random.load(row[1 + game.step_draws :])
                 env.reset()
-        rewards, episodes, seen = rewards + reward.sum().item(), episodes + terminal.sum().item(), seen + screens.sum(
-            (0, 2, 3)
-        )
+        rewards, episodes = rewards + reward.sum().item(), episodes + terminal.sum().item()
+        seen = seen + screens.sum((0, 2, 3))
     return episodes, rewards, seen
 
 
@@ -124,7 +123,7 @@ def deep_sea(screens, t):
     ],
 )
 def test_games_equal_the_package(name, policy, ramping):
-    episodes, rewards, seen = play(name, 400, 8, policy, ramping)
+    _, rewards, seen = play(name, 400, 8, policy, ramping)
     assert rewards > 0
     assert (seen > 0).all() or policy is at_random  # every channel was shown
 

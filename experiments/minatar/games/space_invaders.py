@@ -86,9 +86,7 @@ class SpaceInvaders(Game):
         aliens, left = state["aliens"], (state["direction"] < 0).view(-1, 1, 1)
         x = state["x"].unsqueeze(1)
         cannon = screen(torch.ones_like(x, dtype=torch.bool), torch.full_like(x, 9), x)
-        return torch.stack(
-            [cannon, aliens, aliens & left, aliens & ~left, state["bullets"], state["alien_bullets"]], 1
-        )
+        return torch.stack([cannon, aliens, aliens & left, aliens & ~left, state["bullets"], state["alien_bullets"]], 1)
 
 
 def _wave(device: torch.device) -> Tensor:
