@@ -1,0 +1,131 @@
+"""The learner of a population on MinAtar: predictions and updates of all runs at once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from experiments.minatar.memory import Memory
+from experiments.minatar.networks import Layout, features, patches
+from experiments.minatar.returns import Layers
+from experiments.minatar.settings import Plan
+
+_BETAS = (0.9, 0.999)
+
+
+class Learner:
+    """The online and the target networks of all runs, and Adam with a learning rate for each run.
+
+    Nothing waits for the device; counters are tensors, so that a CUDA graph reads their current values.
+
+    Args:
+        plan: the runs and their settings.
+        device: of all tensors.
+        generator: of the initial parameters, on the CPU.
+        compile: whether the optimiser is compiled, which fuses it.
+    """
+
+    def __init__(self, plan: Plan, device: torch.device, generator: torch.Generator, *, compile: bool = False):
+        self.plan, self.layout = plan, Layout(plan)
+        self.parts = plan.segments()
+        self.online = self.layout.initial(generator).to(device)
+        self.target, self.gradient = self.online.clone(), torch.zeros_like(self.online)
+        self.moments = (torch.zeros_like(self.online), torch.zeros_like(self.online))
+        self.updates = torch.zeros((), device=device)
+        self.rates = torch.tensor([variant.learning_rate for variant, _, _ in plan.runs], device=device).unsqueeze(1)
+        self._online, self._target = self.layout.views(self.online), self.layout.views(self.target)
+        self._gradient = self.layout.views(self.gradient)
+        for layers in self._online.values():
+            for name, (weight, bias) in layers.items():
+                layers[name] = (weight.detach().requires_grad_(), bias.detach().requires_grad_())
+        self._adam = torch.compile(_adam, dynamic=False) if compile else _adam
+        # Uniform numbers per update, by algorithm: those of the prediction, then those of the target.
+        s = plan.settings
+        self.draws = {
+            name: 2 * (part.stop - part.start) * s.members * s.batch_size * self.layout.returns[name].draws
+            for name, part in self.parts.items()
+        }
+
+    @torch.no_grad()
+    def values(self, screens: Tensor) -> Tensor:
+        """Return the expected return of every action, `(runs, batch, actions)`, of screens `(runs, batch, ...)`."""
+        return self._values(features(self._online["trunk"], patches(screens)))
+
+    def update(self, memory: Memory, selection: Tensor, uniform: Tensor) -> None:
+        """Take a step of every run along the gradient of a batch.
+
+        Args:
+            memory: to draw from.
+            selection: uniform numbers `(runs, batch)`.
+            uniform: `sum(draws)` uniform numbers.
+        """
+        loss = self.losses(memory, selection, uniform).sum()
+        leaves = [x for layers in self._online.values() for layer in layers.values() for x in layer]
+        places = [x for layers in self._gradient.values() for layer in layers.values() for x in layer]
+        for place, gradient in zip(places, torch.autograd.grad(loss, leaves), strict=True):
+            place.copy_(gradient)
+        s = self.plan.settings
+        with torch.no_grad():
+            self.updates.add_(1)
+            progress = (self.updates * s.envs / s.steps).clamp(max=1)
+            rates = self.rates * (1 - (1 - s.final_learning_rate) * progress)
+            self._adam(self.online, *self.moments, self.gradient, rates, self.updates, s.adam_eps, s.max_grad_norm)
+
+    def losses(self, memory: Memory, selection: Tensor, uniform: Tensor) -> Tensor:
+        """Return the loss of every run, `(runs)`: the sum over members of the means over the batch."""
+        batch = memory.draw(selection)
+        after = patches(batch.next_screens)
+        with torch.no_grad():
+            best = self._values(features(self._online["trunk"], after)).argmax(-1)
+            after_target = features(self._target["trunk"], after)
+        now = features(self._online["trunk"], patches(batch.screens))
+        losses = []
+        for (name, part), draws in zip(self.parts.items(), uniform.split(list(self.draws.values())), strict=True):
+            returns = self.layout.returns[name]
+            mine, theirs = (draws.view(*now[part].shape[:-1], -1) if len(draws) else None for draws in draws.chunk(2))
+            with torch.no_grad():
+                following = returns.distribution(self._target[name], after_target[part], theirs).select(best[part])
+                target = following.joined().affine(batch.rewards[part], batch.discounts[part])
+            prediction = returns.distribution(self._online[name], now[part], mine).select(batch.actions[part])
+            losses.append(returns.loss(prediction, target).mean(-1).sum(-1))
+        return torch.cat(losses)
+
+    def update_target(self) -> None:
+        """Move the target networks towards the online networks."""
+        self.target.lerp_(self.online, self.plan.settings.tau)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors that a checkpoint must hold, by name."""
+        return {
+            "online": self.online,
+            "target": self.target,
+            "first_moment": self.moments[0],
+            "second_moment": self.moments[1],
+            "updates": self.updates,
+        }
+
+    def _values(self, all_features: Tensor) -> Tensor:
+        each = [self._of(self._online[name], name, all_features[part]) for name, part in self.parts.items()]
+        return torch.cat(each)
+
+    def _of(self, layers: Layers, name: str, some_features: Tensor) -> Tensor:
+        return self.layout.returns[name].distribution(layers, some_features).mean().mean(1)
+
+
+def _adam(
+    rows: Tensor,
+    first: Tensor,
+    second: Tensor,
+    gradient: Tensor,
+    rates: Tensor,
+    updates: Tensor,
+    eps: float,
+    max_norm: float,
+) -> None:
+    """Take a step of Adam in place; the gradient of each row is clipped."""
+    norm = gradient.square().sum(1, keepdim=True).sqrt()
+    clipped = gradient * (max_norm / norm.clamp_min(1e-12)).clamp_max(1)
+    first.lerp_(clipped, 1 - _BETAS[0])
+    second.lerp_(clipped.square(), 1 - _BETAS[1])
+    mean, square = first / (1 - _BETAS[0] ** updates), second / (1 - _BETAS[1] ** updates)
+    rows.sub_(rates * mean / (square.sqrt() + eps))

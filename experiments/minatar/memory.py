@@ -1,0 +1,100 @@
+"""The replay buffers of a population on MinAtar: one screen per step, on the device."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from experiments.minatar.arcade import CHANNELS
+from experiments.minatar.games.game import SIZE
+
+_CELLS = CHANNELS * SIZE * SIZE
+
+
+class Transitions(NamedTuple):
+    """Batches of all runs.
+
+    Args:
+        screens: `(runs, batch, channels, 10, 10)`.
+        actions: `(runs, batch)`.
+        rewards: sums of up to n discounted rewards, `(runs, batch)`.
+        next_screens: after those rewards; arbitrary where the episode terminated.
+        discounts: of the return after them, 0 where the episode terminated.
+    """
+
+    screens: Tensor
+    actions: Tensor
+    rewards: Tensor
+    next_screens: Tensor
+    discounts: Tensor
+
+
+class Memory:
+    """The last steps of every environment. The next screen of a step is the screen of the following one.
+
+    A step is added in two parts: `add_screens` before the action, `add_results` after it. Batches can be drawn between
+    the two. Episodes are never truncated, so that what follows their end does not matter.
+
+    Args:
+        runs: number of runs.
+        envs: environments of each run.
+        size: transitions of each run.
+        gamma: discount factor.
+        n_steps: number of rewards that are summed.
+        device: of all tensors.
+    """
+
+    def __init__(self, runs: int, envs: int, size: int, gamma: float, n_steps: int, device: torch.device):
+        self.envs, self.slots, self.n_steps = envs, size // envs + n_steps, n_steps
+        shape = (runs, self.slots, envs)
+        self.screens = torch.zeros(*shape, _CELLS, dtype=torch.bool, device=device)
+        self.actions = torch.zeros(shape, dtype=torch.uint8, device=device)
+        self.rewards = torch.zeros(shape, device=device)
+        self.terminal = torch.zeros(shape, dtype=torch.bool, device=device)
+        # The counters are tensors, so that a CUDA graph reads their current values.
+        self.position = torch.zeros((), dtype=torch.long, device=device)
+        self.filled = torch.zeros((), dtype=torch.long, device=device)
+        self._runs = torch.arange(runs, device=device).view(-1, 1, 1)
+        self._ahead = torch.arange(n_steps, device=device)
+        self._powers = gamma ** torch.arange(n_steps + 1, dtype=torch.float32, device=device)
+
+    def add_screens(self, screens: Tensor) -> None:
+        """Store the current screens, `(runs, envs, channels, 10, 10)`."""
+        self.screens.index_copy_(1, self.position.view(1), screens.flatten(2).unsqueeze(1))
+
+    def add_results(self, actions: Tensor, rewards: Tensor, terminal: Tensor) -> None:
+        """Store what followed, `(runs, envs)`, and go on to the next step."""
+        for stored, x in ((self.actions, actions.to(torch.uint8)), (self.rewards, rewards), (self.terminal, terminal)):
+            stored.index_copy_(1, self.position.view(1), x.unsqueeze(1))
+        self.position.add_(1).remainder_(self.slots)
+        self.filled.add_(1).clamp_(max=self.slots - 1)  # the current screens take one place
+
+    def draw(self, uniform: Tensor) -> Transitions:
+        """Return a batch for every run, selected by uniform numbers `(runs, batch)`; `add_screens` was called last."""
+        count = (self.filled - self.n_steps + 1) * self.envs
+        chosen = torch.minimum((uniform.double() * count).long(), count - 1)
+        env = (chosen % self.envs).unsqueeze(-1)
+        oldest = self.position - self.filled
+        first = (oldest + torch.div(chosen, self.envs, rounding_mode="floor")).unsqueeze(-1)
+        steps = (self._runs * self.slots + (first + self._ahead) % self.slots) * self.envs + env  # (runs, batch, n)
+        rewards, ended = (x.view(-1)[steps] for x in (self.rewards, self.terminal))
+        going = torch.cat([torch.ones_like(ended[..., :1]), ~ended[..., :-1]], -1).long().cumprod(-1)
+        after = (self._runs * self.slots + (first + self.n_steps) % self.slots) * self.envs + env
+        return Transitions(
+            self._screens(steps[..., 0]),
+            self.actions.view(-1)[steps[..., 0]].long(),
+            (going * self._powers[:-1] * rewards).sum(-1),
+            self._screens(after[..., 0]),
+            self._powers[-1] * ~ended.any(-1),
+        )
+
+    def _screens(self, index: Tensor) -> Tensor:
+        rows = self.screens.view(-1, _CELLS).index_select(0, index.flatten())
+        return rows.view(*index.shape, CHANNELS, SIZE, SIZE)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors that a checkpoint must hold, by name."""
+        names = ("screens", "actions", "rewards", "terminal", "position", "filled")
+        return {name: getattr(self, name) for name in names}

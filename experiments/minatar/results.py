@@ -1,0 +1,96 @@
+"""Results of runs on MinAtar in CSV files: one row for each run, and one for each point of its learning curve."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from cramix.atomic import replacing
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a run.
+
+    Args:
+        label: name of the algorithm with its settings.
+        algorithm: a key of `RETURNS`.
+        learning_rate: of Adam.
+        game: name of the game.
+        seed: of the run.
+        steps: environment steps.
+        score: mean return of the evaluation episodes, without exploration.
+        score_std: their standard deviation.
+        episodes: number of evaluation episodes.
+        unfinished: how many of them were cut off.
+        train_return: mean return of the training episodes that ended in the last tenth of the steps.
+        parameters: of the networks.
+        last_parameters: of their last layers.
+        seconds: time of the whole population.
+        together: number of runs of the population.
+    """
+
+    label: str
+    algorithm: str
+    learning_rate: float
+    game: str
+    seed: int
+    steps: int
+    score: float
+    score_std: float
+    episodes: int
+    unfinished: int
+    train_return: float
+    parameters: int
+    last_parameters: int
+    seconds: float
+    together: int
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a learning curve: training episodes that ended since the last point.
+
+    Args:
+        label: name of the algorithm with its settings.
+        learning_rate: of Adam.
+        game: name of the game.
+        seed: of the run.
+        step: at the end of the interval.
+        train_return: mean return of these episodes, NaN without any.
+        episodes: number of these episodes.
+    """
+
+    label: str
+    learning_rate: float
+    game: str
+    seed: int
+    step: int
+    train_return: float
+    episodes: int
+
+
+Row = Result | Point
+
+
+def write(path: str | Path, rows: Iterable[Row], kind: type[Row]) -> None:
+    """Write rows to a file, atomically; numbers have five significant digits."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as raw:
+        names = [f.name for f in fields(kind)]
+        lines = [",".join(names)]
+        lines += [",".join(_text(x) for x in asdict(row).values()) for row in rows]
+        raw.write(("\n".join(lines) + "\n").encode())
+
+
+def read(path: str | Path, kind: type[Row]) -> list:
+    """Read the rows of a file."""
+    kinds = {f.name: {"str": str, "int": int, "float": float}[str(f.type)] for f in fields(kind)}
+    with Path(path).open(newline="") as file:
+        return [kind(**{name: kinds[name](x) for name, x in row.items()}) for row in csv.DictReader(file)]
+
+
+def _text(x: object) -> str:
+    return f"{x:.5g}" if isinstance(x, float) else str(x)
