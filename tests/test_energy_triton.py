@@ -268,7 +268,7 @@ def test_axes_by_rotations(d: int, pairs: bool) -> None:
 
     of_pairs = triton.Shapes(empty(2, d), empty(2, d, d)) if pairs else None
     own = triton.Own(empty(d), empty(d, d), empty(d, d).float())
-    triton.decompose_all(p.covariances, of_pairs, own)
+    triton.decomposed(p.covariances, of_pairs, own)
     doubled = 0.5 * (p.covariances.double() + p.covariances.double().mT)
     identity = torch.eye(d, dtype=torch.float64, device=DEVICE)
     found = [(own.variances[0, i], own.axes[0, i], 2 * doubled[0, i]) for i in range(2)]

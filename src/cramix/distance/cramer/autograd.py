@@ -89,9 +89,8 @@ class _Eager(Function):
         p, q = Operand(*tensors[:3]), Operand(*tensors[3:6])
         ctx.batch = batch_of(p, q)
         # The common case, which should cost as little as possible: no other gradients, and no broadcasting.
-        shape, energy = torch.Size((*ctx.batch, p.means.shape[-1])), tensors[6]
-        ctx.only_p = call.grad_p and not call.grad_q and p.weights.shape == p.means.shape == p.scales.shape == shape
-        ctx.only_p = ctx.only_p and (energy is None or not energy.requires_grad)
+        whole, energy = all(x is not None and x.shape[:-1] == ctx.batch for x in p), tensors[6]
+        ctx.only_p = whole and not call.grad_q and (energy is None or not energy.requires_grad)
         reduced = call.reduction != "none" and len(ctx.batch) > 0
         count = ctx.batch.numel()
         ctx.each = 1.0 if not reduced or call.reduction == "sum" else 1 / count if count else math.nan

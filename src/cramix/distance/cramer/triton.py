@@ -25,7 +25,7 @@ from cramix.torch_internals import plain_eager
 # More atoms than this are points, which are visited in chunks.
 _FEW_ATOMS = 32
 # The most pairs that a lane visits, the least elements that fill a GPU with lanes, and lanes of a program.
-_LANE, _LANES, _LANE_BLOCK = 36, 1 << 14, 128
+_LANE, _LANES, _LANE_BLOCK = 36, 1 << 14, 64
 # Pairs in a tile, and of a thread.
 _TILE, _EACH = 64, 2
 # Points of a block and of a chunk, points that are scored by a program, and components that a program visits.
@@ -96,7 +96,7 @@ def _in_batches(problem: Problem, batch: torch.Size, out: Evaluation) -> None:
     if working == torch.float32 and rows >= _LANES and _pairs_of_lane(n, m, q.scales is None) <= _LANE:
         evaluate_lanes[(cdiv(rows, _LANE_BLOCK),)](
             *p_tensors, *q_tensors, *out, rows, each, *p_strides, *q_strides,
-            n, m, n_padded, m_padded, some, _LANE_BLOCK,
+            n, m, n_padded, m_padded, some, _LANE_BLOCK, num_warps=_LANE_BLOCK // 32,
         )  # fmt: skip
         return
     energy, energy_stride = (None, 0) if energy is None or m == 1 else _rows(energy.unsqueeze(-1), batch)

@@ -26,23 +26,23 @@ from cramix.distance.energy.flat_mixtures import Components, Points
 from cramix.distance.energy.mean_norm import NEAR
 from cramix.distance.energy.nodes import LARGEST_REACH, lattice_step, low_end
 from cramix.distance.energy.signature import Evaluation, KnownEnergy, Problem
-from cramix.distance.energy.triton_axes import decompose, decompose_in_lanes
+from cramix.distance.energy.triton_axes import decompose
 from cramix.distance.energy.triton_derivatives import derive
 from cramix.distance.energy.triton_lanes import sum_in_lanes
 from cramix.distance.energy.triton_pairs import sum_over_pairs
 from cramix.distance.energy.triton_points import evaluate_points, sum_in_tiles
-from cramix.distance.energy.triton_rule import choose_nodes, summarize_points, tabulate
+from cramix.distance.energy.triton_rule import choose_nodes, row_width, summarize_points, tabulate
 from cramix.distance.energy.triton_weights import conclude, normalize
 from cramix.distance.kernels import normalized
 
 # The most coordinates of a lane, whose sums fit in registers.
 _LANE = 8
-# Matrices that are decomposed by a program, one for each lane of a warp.
-_WARP = 32
-# Lanes of a program, points of a lane that are visited together, and points of a tile.
-_LANES, _TOGETHER, _TILE = 128, 2, 64
-# Programs for each multiprocessor, and the most points of one, whose sums in float32 lose nothing.
-_PROGRAMS, _CHUNK = 6, 1 << 15
+# Lanes of a program, points of a lane that are visited together, nodes that are, and points of a tile.
+_LANES, _TOGETHER, _UNROLLED, _TILE = 64, 2, 2, 64
+# Coordinates of all programs of lanes that fit on a multiprocessor, and programs of tiles.
+_RESIDENT, _PROGRAMS = 32, 6
+# The most points of a program, whose sums in float32 lose nothing.
+_CHUNK = 1 << 15
 # Points of a summary at least, coordinates that are added at a time, and numbers in all summaries of a batch element.
 _SUMMARY, _COORDINATES, _SUMMARIES = 256, 1 << 11, 1 << 12
 # Components and nodes that are computed with at a time.
@@ -192,7 +192,7 @@ def _shapes(side: Components, of_pairs: bool, working: torch.dtype) -> tuple[Sha
         pairs = Shapes(empty(k, d), empty(k, d, d)) if of_pairs else None
         turns = None if working == torch.float64 else empty(d, d, dtype=working)
         own = Own(empty(d), empty(d, d), turns)
-        decompose_all(covariances, pairs, own)
+        decomposed(covariances, pairs, own)
         return pairs, own if turns is not None else own._replace(turns=own.axes)
     covariances = covariances.double()
     sums = covariances.unsqueeze(2) + covariances.unsqueeze(1)
@@ -204,16 +204,12 @@ def _shapes(side: Components, of_pairs: bool, working: torch.dtype) -> tuple[Sha
     return pairs if of_pairs else None, Own(own_variances, own_axes, own_axes.to(working))
 
 
-def decompose_all(covariances: Tensor, pairs: Shapes | None, own: Own) -> None:
+def decomposed(covariances: Tensor, pairs: Shapes | None, own: Own) -> None:
     """Write the shapes of covariances `(B, k, d, d)` by Jacobi's method."""
     batch, k, d = own.variances.shape
-    count = batch * k * (1 if pairs is None else k)
-    arguments = covariances, *(pairs or (None, None)), *own
-    if d <= _LANE:
-        rounds = next_power_of_2(d)
-        decompose_in_lanes[(cdiv(count, _WARP),)](*arguments, count, k, d, rounds, _WARP, num_warps=1)
-    else:
-        decompose[(count,)](*arguments, k, d, next_power_of_2(d), _padded(d), num_warps=1 if d <= 16 else 4)
+    decompose[(batch * k * (1 if pairs is None else k),)](
+        covariances, *(pairs or (None, None)), *own, k, d, next_power_of_2(d), num_warps=1 if d <= 16 else 4
+    )
 
 
 def _rule(
@@ -274,15 +270,16 @@ def _sums_over_points(
 ) -> tuple[Tensor, Tensor]:
     """Return sums over points, see `triton_points`, `(B, k, *)`, and a table of the components."""
     (batch, k, d), n, q_padded = p.means.shape, q.means.shape[1], rule.nodes.shape[-1]
-    table = rule.numbers.new_empty(batch, k, 2 + q_padded * (2 + d), dtype=working)
+    table = rule.numbers.new_empty(batch, k, 1 + q_padded, row_width(d), dtype=working)
     tabulate[(batch * k,)](
-        own.variances, *rule, table, k, d, next_power_of_2(d), q_padded, num_warps=4 if d <= 8 else 8
+        own.variances, *rule, table, k, d, next_power_of_2(d), q_padded, row_width(d), num_warps=4 if d <= 8 else 8
     )
     lanes = d <= _LANE
     together = _TOGETHER if working == torch.float32 else 1
     step = _LANES * together if lanes else _TILE
     blocks = cdiv(n, step)
-    each = cdiv(blocks, max(1, _PROGRAMS * _processors(p.means.device) // (batch * k)))
+    programs = _RESIDENT // d if lanes else _PROGRAMS
+    each = cdiv(blocks, max(1, programs * _processors(p.means.device) // (batch * k)))
     chunk = min(each * step, _CHUNK)
     parts = cdiv(n, chunk)
     sums = rule.numbers.new_zeros(batch, k, parts, 1 + (3 * d if own.axes is None else 2 * d + 2 * d * d))
@@ -290,9 +287,23 @@ def _sums_over_points(
     arguments = q.means, given, p.means, own.turns, table, rule.numbers, sums, n, chunk, parts, k, *strides, d, grad
     if lanes:
         assembly = working == torch.float32 and p.means.is_cuda and not is_interpreted() and not torch.version.hip
-        sum_in_lanes[(batch * k * parts,)](*arguments, together, _LANES, q_padded, _TYPES[working], assembly)
+        whole = assembly and d % 4 == 0 and _in_fours(p.means) and _in_fours(q.means)
+        sum_in_lanes[(batch * k * parts,)](
+            *arguments,
+            together,
+            _LANES,
+            _UNROLLED,
+            q_padded,
+            row_width(d),
+            _TYPES[working],
+            assembly,
+            whole,
+            num_warps=_LANES // 32,
+        )
     else:
-        sum_in_tiles[(batch * k * parts,)](*arguments, _padded(d), _TILE, q_padded, _TYPES[working], num_warps=8)
+        sum_in_tiles[(batch * k * parts,)](
+            *arguments, _padded(d), _TILE, q_padded, row_width(d), _TYPES[working], num_warps=8
+        )
     return sums.sum(2), table
 
 
@@ -323,7 +334,7 @@ def _of_points(
         _, strides = _strided(q)
         evaluate_points[(batch * blocks,)](
             q.means, p.weights, p.means, own.turns, table, rule.numbers, lengths, pulls, n, blocks, k, *strides[:3],
-            d, _padded(d), _TILE, rule.nodes.shape[-1], _TYPES[table.dtype],
+            d, _padded(d), _TILE, rule.nodes.shape[-1], row_width(d), _TYPES[table.dtype],
         )  # fmt: skip
         at_q = lengths, weights.unsqueeze(-1) * pulls
     if within:
@@ -342,6 +353,12 @@ def _strided(points: Points) -> tuple[Tensor | None, tuple[int, ...]]:
     along_points = (means.stride(0) if len(means) > 1 else 0, means.stride(1), means.stride(2))
     along_weights = (weights.stride(0) if len(weights) > 1 else 0, weights.stride(1))
     return None if weights.stride(1) == 0 else weights, (*along_points, *along_weights)
+
+
+def _in_fours(points: Tensor) -> bool:
+    """Return whether four coordinates in float32 can be read at a time."""
+    *strides, last = points.stride()
+    return last == 1 and all(stride % 4 == 0 for stride in strides) and points.data_ptr() % 16 == 0
 
 
 @lru_cache(maxsize=32)

@@ -35,9 +35,12 @@ def sum_in_lanes(
     GRAD: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
+    UNROLL: tl.constexpr,
     Q: tl.constexpr,
+    WIDTH: tl.constexpr,
     WORKING: tl.constexpr,
     ASSEMBLY: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):
     """Write the sums of a component over a chunk of points.
 
@@ -65,16 +68,19 @@ def sum_in_lanes(
         GRAD: whether to write more than the sum of lengths.
         GROUP: points of a lane that are visited together, which share what is read of the table.
         BLOCK: lanes.
+        UNROLL: nodes that are computed with at a time, so that fewer instructions wait for each other.
         Q: nodes, padded.
+        WIDTH: numbers of a row of the table.
         WORKING: dtype to compute in.
         ASSEMBLY: whether to use PTX, in float32 on a GPU of NVIDIA.
+        WHOLE: whether to read four coordinates at a time in PTX: they lie side by side, in groups of 16 bytes.
     """
     program = tl.program_id(0).to(tl.int64)
     component, part = program // parts, program % parts
     row = component // k
     scale = (1.0 / tl.load(numbers + row * 6)).to(WORKING)
     nodes, low = tl.load(numbers + row * 6 + 2).to(tl.int32), tl.load(numbers + row * 6 + 3).to(tl.int32)
-    own = table + component * (2 + Q * (2 + d))
+    own = table + component * ((1 + Q) * WIDTH)
     curved, constant = tl.load(own) > 0, tl.load(own + 1)
     zero = tl.zeros([BLOCK], WORKING)
     length_sum = zero
@@ -87,14 +93,18 @@ def sum_in_lanes(
                 state = state + (zero,)
     last = tl.minimum(part * chunk + chunk, n)
     for start in range(part * chunk, last, GROUP * BLOCK):
-        along = ()
-        for _ in tl.static_range(GROUP * d):
-            along = along + (zero,)
-        for c in range(d):  # an inner loop: from the outer one, the axes would be moved in front of it, into registers
-            along = _rotated(
-                along, points + row * points_stride + c * coordinate_stride, start, last, point_stride, means, axes,
-                component, scale, c, d, GROUP, BLOCK,
-            )  # fmt: skip
+        base = points + row * points_stride
+        if WHOLE:
+            along = _turned(base, start, last, point_stride, means, axes, component, scale, d, GROUP, BLOCK)
+        else:
+            along = ()
+            for _ in tl.static_range(GROUP * d):
+                along = along + (zero,)
+            for c in range(d):  # an inner loop: from the outer one, axes would be moved in front of it, into registers
+                along = _rotated(
+                    along, base + c * coordinate_stride, start, last, point_stride, means, axes,
+                    component, scale, c, d, GROUP, BLOCK,
+                )  # fmt: skip
         along = _unrelated(along, GROUP * d, ASSEMBLY)
         squares, rise, slopes, curves = (), (), (), ()
         for g in tl.static_range(GROUP):
@@ -104,10 +114,10 @@ def sum_in_lanes(
                 slopes, curves = slopes + (zero,), curves + (zero,)
         if curved:
             for q in range(low):
-                node = own + 2 + q * (2 + d)
+                node = _read_row(own + (1 + q) * WIDTH, squares[0], WIDTH, ASSEMBLY)
                 rise, slopes, curves = _at_node(node, squares, rise, slopes, curves, d, GROUP, GRAD, True)
-            for q in range(low, nodes):
-                node = own + 2 + q * (2 + d)
+            for q in tl.range(low, nodes, loop_unroll_factor=UNROLL):
+                node = _read_row(own + (1 + q) * WIDTH, squares[0], WIDTH, ASSEMBLY)
                 rise, slopes, curves = _at_node(node, squares, rise, slopes, curves, d, GROUP, GRAD, False)
         else:
             rise, slopes, curves = _plain_norms(squares, d, GROUP)
@@ -197,14 +207,84 @@ def _rotated(
 
 
 @triton.jit
+def _read_row(row, like, WIDTH: tl.constexpr, ASSEMBLY: tl.constexpr):
+    """Return the numbers of a row of the table, the same in each lane.
+
+    In PTX four are read at a time. Otherwise reading them would take about as long as computing with them.
+    """
+    if ASSEMBLY:
+        return _read_four(row.to(tl.int64) + tl.zeros(like.shape, tl.int64), WIDTH, True)
+    else:
+        found = ()
+        for i in tl.static_range(WIDTH):
+            found = found + (tl.load(row + i),)
+        return found
+
+
+@triton.jit
+def _read_four(place, WIDTH: tl.constexpr, PURE: tl.constexpr):
+    """Return WIDTH numbers from an address in each lane, four at a time; reads that are not PURE stay in their loop."""
+    found = ()
+    for i in tl.static_range(0, WIDTH, 4):
+        found = found + tl.inline_asm_elementwise(
+            "ld.global.nc.v4.f32 {$0, $1, $2, $3}, [$4];",
+            "=f,=f,=f,=f,l",
+            [place + 4 * i],
+            (tl.float32, tl.float32, tl.float32, tl.float32),
+            is_pure=PURE,
+            pack=1,
+        )
+    return found
+
+
+@triton.jit
+def _turned(
+    points,
+    start,
+    last,
+    point_stride,
+    means,
+    axes,
+    component,
+    scale,
+    d: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Return offsets of groups of points along the axes; a point after the last is the last one."""
+    same = tl.zeros([BLOCK], tl.int64)
+    mean = _read_four((means + component * d).to(tl.int64) + same, d, False)
+    offsets, along = (), ()
+    for g in tl.static_range(GROUP):
+        at = tl.minimum(start + g * BLOCK + tl.arange(0, BLOCK), last - 1)
+        x = _read_four((points + at * point_stride).to(tl.int64), d, True)
+        for c in tl.static_range(d):
+            offsets = offsets + ((mean[c] - x[c]) * scale,)
+    if axes is None:
+        return offsets
+    else:
+        for c in tl.static_range(d):
+            axis = _read_four((axes + (component * d + c) * d).to(tl.int64) + same, d, False)
+            found = ()
+            for g in tl.static_range(GROUP):
+                for a in tl.static_range(d):
+                    if c == 0:
+                        found = found + (axis[a] * offsets[g * d],)
+                    else:
+                        found = found + (along[g * d + a] + axis[a] * offsets[g * d + c],)
+            along = found
+        return along
+
+
+@triton.jit
 def _at_node(
     node, squares, rise, slopes, curves, d: tl.constexpr, GROUP: tl.constexpr, GRAD: tl.constexpr, LOW: tl.constexpr
 ):
     """Return sums over nodes with those of one more node, for each of a group of points."""
-    factor, log_l = tl.load(node), tl.load(node + 1)
+    factor, log_l = node[0], node[1]
     rates = ()
     for a in tl.static_range(d):
-        rates = rates + (tl.load(node + 2 + a),)
+        rates = rates + (node[2 + a],)
     new_rise, new_slopes, new_curves = (), (), ()
     for g in tl.static_range(GROUP):
         # Two sums, so that fewer instructions wait for each other.

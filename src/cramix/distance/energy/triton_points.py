@@ -41,6 +41,7 @@ def sum_in_tiles(
     D: tl.constexpr,
     BLOCK: tl.constexpr,
     Q: tl.constexpr,
+    WIDTH: tl.constexpr,
     WORKING: tl.constexpr,
 ):
     """Write the sums of a component over a chunk of points.
@@ -66,7 +67,9 @@ def sum_in_tiles(
         at = start + tl.arange(0, BLOCK)
         place = points + row * points_stride + at[:, None] * point_stride + axis[None, :] * coordinate_stride
         x = tl.load(place, (at < last)[:, None] & inside[None, :], 0.0).to(WORKING)
-        along, length, slope, curve = lengths_in_tile(x, means, turn, table, numbers, component, row, d, GRAD, D, Q)
+        along, length, slope, curve = lengths_in_tile(
+            x, means, turn, table, numbers, component, row, d, GRAD, D, Q, WIDTH
+        )
         if weights is None:
             weight = (at < last).to(WORKING)
         else:
@@ -121,13 +124,14 @@ def lengths_in_tile(
     GRAD: tl.constexpr,
     D: tl.constexpr,
     Q: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     """Return offsets of points `(BLOCK, D)` along the axes of a component, and mean lengths, slopes and curves."""
     axis = tl.arange(0, D)
     inside = axis < d
     scale = (1.0 / tl.load(numbers + row * 6)).to(x.dtype)
     nodes, low = tl.load(numbers + row * 6 + 2).to(tl.int32), tl.load(numbers + row * 6 + 3).to(tl.int32)
-    own = table + component * (2 + Q * (2 + d))
+    own = table + component * ((1 + Q) * WIDTH)
     mean = tl.load(means + component * d + axis, inside, 0.0).to(x.dtype)
     along = (mean[None, :] - x) * scale
     if turn is not None:
@@ -139,7 +143,7 @@ def lengths_in_tile(
     if tl.load(own) > 0:
         rise = tl.zeros_like(square) + tl.load(own + 1)
         for q in range(nodes):
-            node = own + 2 + q * (2 + d)
+            node = own + (1 + q) * WIDTH
             factor = tl.load(node)
             rates = tl.load(node + 2 + axis, inside, 0.0)
             exponent = tl.load(node + 1) - tl.sum(squares * rates[None, :], 1)
@@ -181,6 +185,7 @@ def evaluate_points(
     D: tl.constexpr,
     BLOCK: tl.constexpr,
     Q: tl.constexpr,
+    WIDTH: tl.constexpr,
     WORKING: tl.constexpr,
 ):
     """Write the mean distance of a mixture to each point, `(B, n)`, and its derivative in the point, `(B, n, d)`.
@@ -204,6 +209,7 @@ def evaluate_points(
         D: coordinates, padded to 16 at least.
         BLOCK: points of a program.
         Q: nodes, padded.
+        WIDTH: numbers of a row of the table.
         WORKING: dtype to compute in.
     """
     program = tl.program_id(0).to(tl.int64)
@@ -221,7 +227,9 @@ def evaluate_points(
         turn = None
         if axes is not None:
             turn = load_axes(axes + component * (d * d), d, D)
-        along, length, slope, curve = lengths_in_tile(x, means, turn, table, numbers, component, row, d, True, D, Q)
+        along, length, slope, curve = lengths_in_tile(
+            x, means, turn, table, numbers, component, row, d, True, D, Q, WIDTH
+        )
         pull = along * slope
         if axes is not None:
             pull = tl.dot(pull, tl.trans(turn), input_precision="ieee")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from cramix.accelerator import cdiv
 from cramix.distance.energy.nodes import LARGEST_REACH
 
 _LN_2 = tl.constexpr(0.6931471805599453)
@@ -228,23 +229,39 @@ def _means(means, component, axis, there, d: tl.constexpr):
     return tl.load(means + component[:, None] * d + axis[None, :], inside, 0.0).to(tl.float64)
 
 
+def row_width(d: int) -> int:
+    """Return the length of a row of the table of a component: two numbers and d rates, padded to 16 bytes."""
+    return cdiv(2 + d, 4) * 4
+
+
 @triton.jit(do_not_specialize=["k"])
-def tabulate(variances, rule, numbers, table, k, d: tl.constexpr, D: tl.constexpr, Q: tl.constexpr):
+def tabulate(
+    variances,
+    rule,
+    numbers,
+    table,
+    k,
+    d: tl.constexpr,
+    D: tl.constexpr,
+    Q: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
     """Write what the passes over points need of a component at each node.
 
     That is, with `log2 L = l - sum_a r_a b_a^2` for offsets b along the axes: `2 ln 2` times the weight of the node, l,
-    and the d rates r, `(B, k, Q, 2 + d)`. In front of it there are, as numbers of the component, whether it has a
+    and the d rates r, a row of the table. In front of them there are, as numbers of the component, whether it has a
     covariance, and `2 ln 2` times the constant of the rule with the weights of nodes that are not low.
 
     Args:
         variances: along the axes, twice those of the components, `(B, k, d)` in float64.
         rule: see `choose_nodes`.
         numbers: see `choose_nodes`.
-        table: `(B, k, 2 + Q * (2 + d))` in the dtype to compute in.
+        table: `(B, k, 1 + Q, WIDTH)` in the dtype to compute in.
         k: number of components.
         d: number of coordinates.
         D: coordinates, padded.
         Q: nodes, padded.
+        WIDTH: numbers of a row, see `row_width`.
     """
     program = tl.program_id(0).to(tl.int64)
     row = program // k
@@ -259,11 +276,11 @@ def tabulate(variances, rule, numbers, table, k, d: tl.constexpr, D: tl.constexp
     rates = t[:, None] / growth / _LN_2
     log_l = tl.sum(tl.log(growth), 1) * (-0.5 / _LN_2)
     dtype = table.dtype.element_ty
-    own = table + program * (2 + Q * (2 + d))
+    own = table + program * ((1 + Q) * WIDTH)
     constant = tl.load(numbers + row * 6 + 1) + tl.load(numbers + row * 6 + 4)
     tl.store(own, (tl.sum(variance, 0) > 0).to(dtype))
     tl.store(own + 1, (constant * (2.0 * _LN_2)).to(dtype))
-    base = own + 2 + at * (2 + d)
+    base = own + (1 + at) * WIDTH
     tl.store(base, (weight * (2.0 * _LN_2)).to(dtype))
     tl.store(base + 1, log_l.to(dtype))
     tl.store(base[:, None] + 2 + axis[None, :], rates.to(dtype), inside[None, :] & (at >= 0)[:, None])
