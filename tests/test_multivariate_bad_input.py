@@ -461,3 +461,36 @@ def test_one_bad_number_is_found_wherever_it_is_and_nothing_changes(kind, data):
 def test_condition_refuses_infinite_values():
     p = MultivariateNormalMixture(WEIGHTS, MEANS, EYE.expand(2, 3, 3))
     refuses(lambda: p.condition([0], tensor([INF])), "values", "inf", "finite")
+
+
+def _nan_in(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    x.view(-1)[0] = torch.nan
+    return x
+
+
+@pytest.mark.parametrize("kind", [Full, Tied, Diagonal, Spherical, Factor])
+def test_what_passes_the_short_check_of_gpus_passes_the_whole_one(kind: type) -> None:
+    weights, means = torch.tensor([0.25, 0.75]), torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+    good = {
+        Full: torch.eye(3).expand(2, 3, 3) + 0.2,
+        Tied: torch.eye(3) + 0.2,
+        Diagonal: torch.tensor([[1.0, 0.0, 2.0], [1.0, 1.0, 1.0]]),
+        Spherical: torch.tensor([0.0, 2.0]),
+        Factor: torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(1)),
+    }[kind]
+
+    def short(weights: torch.Tensor, means: torch.Tensor, values: torch.Tensor) -> bool:
+        return bool(MultivariateNormalMixture(weights, means, kind(values), validate_args=False)._evidence())
+
+    assert short(weights, means, good)
+    bad = [(2 * weights, means, good), (weights - 0.5, means, good), (_nan_in(weights), means, good)]
+    bad += [(weights, _nan_in(means), good), (weights, means, _nan_in(good)), (weights, means, good * torch.inf)]
+    if kind is not Factor:
+        bad.append((weights, means, -good))
+    if kind in (Full, Tied):
+        bad.append((weights, means, good + torch.ones(3, 3).triu(1)))
+    for values in bad:
+        assert not short(*values)
+        with pytest.raises(ValueError, match="must"):
+            MultivariateNormalMixture(values[0], values[1], kind(values[2]))

@@ -166,10 +166,7 @@ def check_covariances(matrices: Tensor) -> None:
     if matrices.numel() == 0:
         return
     with torch.no_grad():
-        rounding = 32 * matrices.shape[-1] * torch.finfo(matrices.dtype).eps
-        matrices = matrices.to(torch.promote_types(matrices.dtype, torch.float32))
-        size = matrices.diagonal(dim1=-2, dim2=-1).abs().amax(-1)
-        skew = (matrices - matrices.mT).abs().amax((-2, -1))
+        matrices, size, skew, rounding = _symmetry(matrices)
         if (skew > rounding * size).any():
             raise ValueError(
                 f"covariances must be symmetric; got a difference of {skew.max().item():.3g} to the transpose. "
@@ -183,3 +180,26 @@ def check_covariances(matrices: Tensor) -> None:
                 f"covariances must be positive semi-definite; got the eigenvalue {least.min().item():.3g}. "
                 "For covariances S^T S of any matrix S see Factor."
             )
+
+
+def surely_covariances(matrices: Tensor) -> Tensor:
+    """Return whether matrices `(*, d, d)` are symmetric and positive definite, as a tensor: nothing waits for a GPU.
+
+    Valid matrices that are singular do not count.
+    """
+    matrices, size, skew, rounding = _symmetry(matrices)
+    return (skew <= rounding * size).all() & (torch.linalg.cholesky_ex(matrices).info == 0).all()
+
+
+def _symmetry(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Return matrices in float32 at least, their sizes, how far they are from symmetric, and what rounding permits."""
+    rounding = 32 * matrices.shape[-1] * torch.finfo(matrices.dtype).eps
+    matrices = matrices.to(torch.promote_types(matrices.dtype, torch.float32))
+    size = matrices.diagonal(dim1=-2, dim2=-1).abs().amax(-1)
+    skew = (matrices - matrices.mT).abs().amax((-2, -1))
+    return matrices, size, skew, rounding
+
+
+def surely_weights(weights: Tensor) -> Tensor:
+    """Return whether weights are >= 0 and sum to one, as a tensor: nothing waits for a GPU."""
+    return (weights >= 0).all() & ((weights.sum(-1) - 1).abs() <= weight_tolerance(weights)).all()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, MixtureSameFamily, constraints
 
 from cramix.arrays import as_tensor, numpy_in_numpy_out, promoted
-from cramix.checks import check_broadcast, check_finite, check_weights
+from cramix.checks import check_broadcast, check_finite, check_weights, surely_weights
 from cramix.mixture import convert, display
 from cramix.mixture.base import Mixture
 from cramix.mixture.components import log_weights, whitened_log_density
@@ -75,10 +75,20 @@ class MultivariateNormalMixture(Mixture):
         self.means = means if means.shape[:-1] == shape else means.expand(*shape, dim)
         Distribution.__init__(self, shape[:-1], torch.Size((dim,)), validate_args=False)
         self._validate_args = type(self)._validate_args if validate_args is None else validate_args
-        if self._validate_args and readable(weights, means, self.covariance_kind.values):
+        if self._validate_args and readable(weights, means, self.covariance_kind.values) and not self._surely_valid():
             check_weights(self.weights)
             check_finite(means=means)
             self.covariance_kind.check()
+
+    def _surely_valid(self) -> bool:
+        """Return whether the values are valid, at the price of one transfer from a GPU; on the CPU checks are cheap."""
+        if not self.weights.is_cuda or not self.means.numel():
+            return False
+        with torch.no_grad():
+            return bool(self._evidence())
+
+    def _evidence(self) -> Tensor:
+        return surely_weights(self.weights) & self.means.isfinite().all() & self.covariance_kind.surely_valid()
 
     @classmethod
     def from_logits(cls, logits: Any, means: Any, covariances: Any, validate_args: bool | None = None) -> Self:

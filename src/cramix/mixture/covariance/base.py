@@ -100,6 +100,10 @@ class Covariance(ABC):
         """Raise a ValueError for values that are no covariances."""
 
     @abstractmethod
+    def surely_valid(self) -> Tensor:
+        """Return whether the values pass the check for sure, as a tensor: nothing waits for a GPU."""
+
+    @abstractmethod
     def compact(self) -> Tensor:
         """Return matrices `(*batch, k, d, d)`, or for axis-aligned ellipsoids variances `(*batch, k, d or 1)`."""
 

@@ -25,6 +25,9 @@ class AxisAligned(Covariance):
     def check(self) -> None:
         check_nonnegative(variances=self.values)
 
+    def surely_valid(self) -> Tensor:
+        return ((self.values >= 0) & self.values.isfinite()).all()
+
     def matrices(self, dim: int) -> Tensor:
         variances = self.compact()
         return torch.diag_embed(variances.expand(*variances.shape[:-1], dim))

@@ -42,6 +42,9 @@ class Factor(Dense):
     def check(self) -> None:
         check_finite(factors=self.values)
 
+    def surely_valid(self) -> Tensor:
+        return self.values.isfinite().all()
+
     def _n_each(self, dim: int) -> int:
         rank = min(self.values.shape[-2], dim)
         # Rotating S changes nothing.

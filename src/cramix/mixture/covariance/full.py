@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cramix.checks import check_covariances
+from cramix.checks import check_covariances, surely_covariances
 from cramix.mixture.components import safe_root
 from cramix.mixture.covariance.base import Covariance
 from cramix.mixture.covariance.cholesky import cholesky, fitted_factors
@@ -75,6 +75,9 @@ class Full(Dense):
 
     def check(self) -> None:
         check_covariances(self.values)
+
+    def surely_valid(self) -> Tensor:
+        return surely_covariances(self.values)
 
     def compact(self) -> Tensor:
         return self.values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
+import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -44,6 +45,9 @@ class Points(Spherical):
 
     def check(self) -> None:
         """Zeros need no check."""
+
+    def surely_valid(self) -> Tensor:
+        return self.values.new_ones((), dtype=torch.bool)
 
     def _n_each(self, dim: int) -> int:
         return 0

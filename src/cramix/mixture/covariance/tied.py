@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cramix.checks import check_covariances
+from cramix.checks import check_covariances, surely_covariances
 from cramix.mixture.covariance.base import Covariance
 from cramix.mixture.covariance.cholesky import fitted_factors
 from cramix.mixture.covariance.family import Prior, shrunk
@@ -37,6 +37,9 @@ class Tied(Dense):
 
     def check(self) -> None:
         check_covariances(self.values)
+
+    def surely_valid(self) -> Tensor:
+        return surely_covariances(self.values)
 
     def compact(self) -> Tensor:
         return self.values.unsqueeze(-3)
