@@ -72,11 +72,12 @@ def measured(name: str, call: Callable[[], object]) -> str:
 def shown(microseconds: float | None) -> str:
     if microseconds is None:
         return "not capturable"
-    return f"{microseconds:.3g} us" if microseconds < 1000 else f"{microseconds / 1000:.3g} ms"
+    factor, unit = (1, "us") if microseconds < 1e3 else (1e3, "ms") if microseconds < 1e6 else (1e6, "s")
+    return f"{microseconds / factor:.3g} {unit}"
 
 
 def on_chip(call: Callable[[], object]) -> float | None:
-    """Return microseconds of a call in a CUDA graph, None if it cannot be captured, or is a whole fit."""
+    """Return microseconds of a call in a CUDA graph, None if it cannot be captured, or takes too long for that."""
     if (once := called(call, 1)) > LONG:
         return None
     stream = torch.cuda.Stream()
