@@ -257,7 +257,7 @@ def test_shared_strided_and_expanded_input() -> None:
 @pytest.mark.parametrize("pairs", [True, False])
 @pytest.mark.parametrize("d", [1, 2, 5, *(pytest.param(d, marks=pytest.mark.slow) for d in (3, 8, 9, 17, 32))])
 def test_axes_by_rotations(d: int, pairs: bool) -> None:
-    from cramix.distance.energy import triton
+    from cramix.distance.energy import triton_axes
 
     p = components(1, 2, d, seed=d)
     p.covariances[0, 1] = torch.eye(d)
@@ -266,9 +266,9 @@ def test_axes_by_rotations(d: int, pairs: bool) -> None:
     def empty(*shape: int) -> Tensor:
         return torch.full((1, 2, *shape), torch.nan, dtype=torch.float64, device=DEVICE)
 
-    of_pairs = triton.Shapes(empty(2, d), empty(2, d, d)) if pairs else None
-    own = triton.Own(empty(d), empty(d, d), empty(d, d).float())
-    triton.decomposed(p.covariances, of_pairs, own)
+    of_pairs = triton_axes.Shapes(empty(2, d), empty(2, d, d)) if pairs else None
+    own = triton_axes.Own(empty(d), empty(d, d), empty(d, d).float())
+    triton_axes.decomposed(p.covariances, of_pairs, own)
     doubled = 0.5 * (p.covariances.double() + p.covariances.double().mT)
     identity = torch.eye(d, dtype=torch.float64, device=DEVICE)
     found = [(own.variances[0, i], own.axes[0, i], 2 * doubled[0, i]) for i in range(2)]

@@ -26,7 +26,7 @@ from cramix.distance.energy.flat_mixtures import Components, Points
 from cramix.distance.energy.mean_norm import NEAR
 from cramix.distance.energy.nodes import LARGEST_REACH, lattice_step, low_end
 from cramix.distance.energy.signature import Evaluation, KnownEnergy, Problem
-from cramix.distance.energy.triton_axes import decompose
+from cramix.distance.energy.triton_axes import Own, Shapes, shapes_of
 from cramix.distance.energy.triton_derivatives import derive
 from cramix.distance.energy.triton_lanes import sum_in_lanes
 from cramix.distance.energy.triton_pairs import sum_over_pairs
@@ -63,24 +63,6 @@ class _Rule(NamedTuple):
         return self.numbers[:, 0]
 
 
-class Shapes(NamedTuple):
-    """Variances along the axes of sums of two covariances, and these axes, None for the coordinate axes.
-
-    They are those of pairs i <= j, `(B, k, k, d)` and `(B, k, k, d, d)`, or those of each component with itself.
-    """
-
-    variances: Tensor
-    axes: Tensor | None
-
-
-class Own(NamedTuple):
-    """The shapes of components with themselves, `(B, k, d)` and `(B, k, d, d)`."""
-
-    variances: Tensor
-    axes: Tensor | None
-    turns: Tensor | None = None  # the axes in the dtype of sums over points
-
-
 def evaluate(problem: Problem) -> Evaluation:
     """Evaluate distances and derivatives of components; see `signature.Problem`. Sizes of blocks are chosen here."""
     p, q = problem.p, problem.q
@@ -95,7 +77,7 @@ def _to_points(given: Components, q: Points, problem: Problem) -> Evaluation:
     batch, k, _ = given.means.shape
     p, totals, origin = _normalized(given)
     working = torch.float32 if batch * k * q.means.shape[1] > FEW_LENGTHS else torch.float64
-    pairs, own = _shapes(p, known_p is None, working)
+    pairs, own = shapes_of(p, known_p is None, working)
     rule = _rule(p, k, own, tolerance, origin, q)
     cross, table = _sums_over_points(p, q, own, rule, working, grad_p)
     within = None if pairs is None else _sums_over_pairs(p, k, pairs, rule, False, False, grad_p)
@@ -122,7 +104,7 @@ def _between_components(p: Components, q: Components, problem: Problem) -> Evalu
         torch.cat([x.expand(rows, *x.shape[1:]) for x in both], 1) for both in zip(of_p, of_q, strict=True)
     )
     both = Components(positive, means, covariances)
-    pairs, own = _shapes(both, True, torch.float64)
+    pairs, own = shapes_of(both, True, torch.float64)
     assert pairs is not None
     rule = _rule(both, k, own, tolerance, p_mean.expand(rows, -1).contiguous())
     signed = torch.cat([positive[:, :k], -positive[:, k:]], 1)
@@ -179,37 +161,6 @@ def _as_given(side: Components, gradients: Sequence[Tensor]) -> tuple[Tensor, ..
     if side.covariances.shape[-1] < at_covariances.shape[-1]:
         at_covariances = at_covariances.sum(-1, keepdim=True)
     return *others, at_covariances
-
-
-def _shapes(side: Components, of_pairs: bool, working: torch.dtype) -> tuple[Shapes | None, Own]:
-    """Decompose the covariances of pairs i <= j of components, if they are wanted, and of each with itself."""
-    (batch, k, d), covariances = side.means.shape, side.covariances
-    if side.dense and covariances.is_cuda:
-
-        def empty(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-            return covariances.new_empty(batch, k, *shape, dtype=dtype)
-
-        pairs = Shapes(empty(k, d), empty(k, d, d)) if of_pairs else None
-        turns = None if working == torch.float64 else empty(d, d, dtype=working)
-        own = Own(empty(d), empty(d, d), turns)
-        decomposed(covariances, pairs, own)
-        return pairs, own if turns is not None else own._replace(turns=own.axes)
-    covariances = covariances.double()
-    sums = covariances.unsqueeze(2) + covariances.unsqueeze(1)
-    if not side.dense:
-        return Shapes(sums, None) if of_pairs else None, Own(2 * covariances, None)
-    variances, axes = torch.linalg.eigh(0.5 * (sums + sums.mT))  # under the interpreter, where rotations take long
-    pairs = Shapes(variances.clamp_min_(0), axes.contiguous())
-    own_variances, own_axes = (x.diagonal(dim1=1, dim2=2).movedim(-1, 1).contiguous() for x in (variances, axes))
-    return pairs if of_pairs else None, Own(own_variances, own_axes, own_axes.to(working))
-
-
-def decomposed(covariances: Tensor, pairs: Shapes | None, own: Own) -> None:
-    """Write the shapes of covariances `(B, k, d, d)` by Jacobi's method."""
-    batch, k, d = own.variances.shape
-    decompose[(batch * k * (1 if pairs is None else k),)](
-        covariances, *(pairs or (None, None)), *own, k, d, next_power_of_2(d), num_warps=1 if d <= 16 else 4
-    )
 
 
 def _rule(

@@ -6,8 +6,15 @@ nor be queued behind other work.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from cramix.accelerator import next_power_of_2
+from cramix.distance.energy.flat_mixtures import Components
 
 # Sweeps at most, and the squares of entries that count as 0, of one and of all of them, relative to the matrix.
 _SWEEPS = tl.constexpr(14)
@@ -99,3 +106,52 @@ def _rotated(matrix, vectors, size, index, r):
     matrix = cosine[:, None] * matrix + sine[:, None] * below
     vectors = cosine[None, :] * vectors + sine[None, :] * tl.gather(vectors, to_column, 1)
     return matrix, vectors
+
+
+class Shapes(NamedTuple):
+    """Variances along the axes of sums of two covariances, and these axes, None for the coordinate axes.
+
+    They are those of pairs i <= j, `(B, k, k, d)` and `(B, k, k, d, d)`, or those of each component with itself.
+    """
+
+    variances: Tensor
+    axes: Tensor | None
+
+
+class Own(NamedTuple):
+    """The shapes of components with themselves, `(B, k, d)` and `(B, k, d, d)`."""
+
+    variances: Tensor
+    axes: Tensor | None
+    turns: Tensor | None = None  # the axes in the dtype of sums over points
+
+
+def shapes_of(side: Components, of_pairs: bool, working: torch.dtype) -> tuple[Shapes | None, Own]:
+    """Decompose the covariances of pairs i <= j of components, if they are wanted, and of each with itself."""
+    (batch, k, d), covariances = side.means.shape, side.covariances
+    if side.dense and covariances.is_cuda:
+
+        def empty(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+            return covariances.new_empty(batch, k, *shape, dtype=dtype)
+
+        pairs = Shapes(empty(k, d), empty(k, d, d)) if of_pairs else None
+        turns = None if working == torch.float64 else empty(d, d, dtype=working)
+        own = Own(empty(d), empty(d, d), turns)
+        decomposed(covariances, pairs, own)
+        return pairs, own if turns is not None else own._replace(turns=own.axes)
+    covariances = covariances.double()
+    sums = covariances.unsqueeze(2) + covariances.unsqueeze(1)
+    if not side.dense:
+        return Shapes(sums, None) if of_pairs else None, Own(2 * covariances, None)
+    variances, axes = torch.linalg.eigh(0.5 * (sums + sums.mT))  # under the interpreter, where rotations take long
+    pairs = Shapes(variances.clamp_min_(0), axes.contiguous())
+    own_variances, own_axes = (x.diagonal(dim1=1, dim2=2).movedim(-1, 1).contiguous() for x in (variances, axes))
+    return pairs if of_pairs else None, Own(own_variances, own_axes, own_axes.to(working))
+
+
+def decomposed(covariances: Tensor, pairs: Shapes | None, own: Own) -> None:
+    """Write the shapes of covariances `(B, k, d, d)` by Jacobi's method."""
+    batch, k, d = own.variances.shape
+    decompose[(batch * k * (1 if pairs is None else k),)](
+        covariances, *(pairs or (None, None)), *own, k, d, next_power_of_2(d), num_warps=1 if d <= 16 else 4
+    )

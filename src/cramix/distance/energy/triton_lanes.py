@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from cramix.distance.energy.triton_assembly import read_four, read_row, unrelated
 from cramix.distance.energy.triton_points import norm_and_inverse, one_minus_power, power_of_2
 
 _LN_2 = tl.constexpr(0.6931471805599453)
@@ -105,7 +106,7 @@ def sum_in_lanes(
                     along, base + c * coordinate_stride, start, last, point_stride, means, axes,
                     component, scale, c, d, GROUP, BLOCK,
                 )  # fmt: skip
-        along = _unrelated(along, GROUP * d, ASSEMBLY)
+        along = unrelated(along, GROUP * d, ASSEMBLY)
         squares, rise, slopes, curves = (), (), (), ()
         for g in tl.static_range(GROUP):
             rise = rise + (zero + constant,)
@@ -114,14 +115,14 @@ def sum_in_lanes(
                 slopes, curves = slopes + (zero,), curves + (zero,)
         if curved:
             for q in range(low):
-                node = _read_row(own + (1 + q) * WIDTH, squares[0], WIDTH, ASSEMBLY)
+                node = read_row(own + (1 + q) * WIDTH, squares[0], WIDTH, ASSEMBLY)
                 rise, slopes, curves = _at_node(node, squares, rise, slopes, curves, d, GROUP, GRAD, True)
             for q in tl.range(low, nodes, loop_unroll_factor=UNROLL):
-                node = _read_row(own + (1 + q) * WIDTH, squares[0], WIDTH, ASSEMBLY)
+                node = read_row(own + (1 + q) * WIDTH, squares[0], WIDTH, ASSEMBLY)
                 rise, slopes, curves = _at_node(node, squares, rise, slopes, curves, d, GROUP, GRAD, False)
         else:
             rise, slopes, curves = _plain_norms(squares, d, GROUP)
-        slopes, curves = _unrelated(slopes, GROUP * d, ASSEMBLY), _unrelated(curves, GROUP * d, ASSEMBLY)
+        slopes, curves = unrelated(slopes, GROUP * d, ASSEMBLY), unrelated(curves, GROUP * d, ASSEMBLY)
         for g in tl.static_range(GROUP):
             at = start + g * BLOCK + tl.arange(0, BLOCK)
             if weights is None:
@@ -159,22 +160,6 @@ def sum_in_lanes(
 
 
 @triton.jit
-def _unrelated(values, COUNT: tl.constexpr, ASSEMBLY: tl.constexpr):
-    """Return the values, as results of something that the compiler cannot look into.
-
-    Otherwise it packs them into vectors, in several orders at once, and computes and keeps a copy for each.
-    """
-    if ASSEMBLY:
-        found = ()
-        for i in tl.static_range(COUNT):
-            move = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [values[i]], tl.float32, is_pure=True, pack=1)
-            found = found + (move,)
-        return found
-    else:
-        return values
-
-
-@triton.jit
 def _rotated(
     along,
     points,
@@ -207,37 +192,6 @@ def _rotated(
 
 
 @triton.jit
-def _read_row(row, like, WIDTH: tl.constexpr, ASSEMBLY: tl.constexpr):
-    """Return the numbers of a row of the table, the same in each lane.
-
-    In PTX four are read at a time. Otherwise reading them would take about as long as computing with them.
-    """
-    if ASSEMBLY:
-        return _read_four(row.to(tl.int64) + tl.zeros(like.shape, tl.int64), WIDTH, True)
-    else:
-        found = ()
-        for i in tl.static_range(WIDTH):
-            found = found + (tl.load(row + i),)
-        return found
-
-
-@triton.jit
-def _read_four(place, WIDTH: tl.constexpr, PURE: tl.constexpr):
-    """Return WIDTH numbers from an address in each lane, four at a time; reads that are not PURE stay in their loop."""
-    found = ()
-    for i in tl.static_range(0, WIDTH, 4):
-        found = found + tl.inline_asm_elementwise(
-            "ld.global.nc.v4.f32 {$0, $1, $2, $3}, [$4];",
-            "=f,=f,=f,=f,l",
-            [place + 4 * i],
-            (tl.float32, tl.float32, tl.float32, tl.float32),
-            is_pure=PURE,
-            pack=1,
-        )
-    return found
-
-
-@triton.jit
 def _turned(
     points,
     start,
@@ -253,18 +207,18 @@ def _turned(
 ):
     """Return offsets of groups of points along the axes; a point after the last is the last one."""
     same = tl.zeros([BLOCK], tl.int64)
-    mean = _read_four((means + component * d).to(tl.int64) + same, d, False)
+    mean = read_four((means + component * d).to(tl.int64) + same, d, False)
     offsets, along = (), ()
     for g in tl.static_range(GROUP):
         at = tl.minimum(start + g * BLOCK + tl.arange(0, BLOCK), last - 1)
-        x = _read_four((points + at * point_stride).to(tl.int64), d, True)
+        x = read_four((points + at * point_stride).to(tl.int64), d, True)
         for c in tl.static_range(d):
             offsets = offsets + ((mean[c] - x[c]) * scale,)
     if axes is None:
         return offsets
     else:
         for c in tl.static_range(d):
-            axis = _read_four((axes + (component * d + c) * d).to(tl.int64) + same, d, False)
+            axis = read_four((axes + (component * d + c) * d).to(tl.int64) + same, d, False)
             found = ()
             for g in tl.static_range(GROUP):
                 for a in tl.static_range(d):
