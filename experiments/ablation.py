@@ -22,8 +22,8 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "constant rate": {"final_learning_rate": 1.0},
     "half the rate": {"learning_rate": 2.5e-4},
     "twice the rate": {"learning_rate": 1e-3},
-    "Lion, rate 5e-5": {"optimizer": "lion", "learning_rate": 5e-5},
-    "Adam's eps 1e-5": {"optimizer_kwargs": {"eps": 1e-5}},
+    "Lion, rate 5e-5": {"learning_rate": 5e-5, "policy_kwargs": {"optimizer_class": "Lion"}},
+    "Adam's eps 1e-5": {"policy_kwargs": {"optimizer_kwargs": {"eps": 1e-5}}},
     "fixed weights' layer": {"fraction_learning_rate": 5e-9},
     "penalty for scales": {"returns": {"scales": "penalty"}},
     "target copied (200)": {"tau": 1.0, "target_update_interval": 200},
@@ -36,13 +36,13 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "discount 0.998": {"gamma": 0.998},
     "memory of 100,000": {"buffer_size": 100_000},
     "memory of 300,000": {"buffer_size": 300_000},
-    "exploration to 0.05": {"exploration_final_eps": 0.05},
+    "exploration to 0.01": {"exploration_final_eps": 0.01},
     "1 component": {"returns": {"n_components": 1}},
     "8 components": {"returns": {"n_components": 8}},
     "dueling": {"policy_kwargs": {"dueling": True}},
     "layer norm": {"policy_kwargs": {"layer_norm": True}},
     "1 member": {"policy_kwargs": {"members": 1}},
-    "2 members": {"policy_kwargs": {"members": 2}},
+    "4 members": {"policy_kwargs": {"members": 4}},
 }
 PAPER = "all as in the paper"
 

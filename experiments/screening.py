@@ -27,7 +27,7 @@ from experiments.statistics import Interval, difference, summarize
 
 # The default choices, of `VARIATIONS`.
 CHOICES = (
-    "2 members",
+    "4 members",
     "2 x 256, batch of 128",
     "memory of 100,000",
     "penalty for scales",

@@ -78,10 +78,10 @@ def test_train_reports_the_returns_of_the_last_agent(trained: tuple[Path, dict, 
     assert about["std"] == pytest.approx(returns.std())
     assert about["min"] == returns.min()
     assert about["quartiles"] == pytest.approx(np.percentile(returns, [25, 50, 75]).tolist())
-    # Four members, of one layer and then three numbers a component.
-    assert about["parameters"] == 4 * (4 * 16 + 16 + 17 * 2 * 3 * 2)
+    # Two members, of one layer and then three numbers a component.
+    assert about["parameters"] == 2 * (4 * 16 + 16 + 17 * 2 * 3 * 2)
     assert about["seconds"] > 0
-    assert model.settings.learning_starts == 100
+    assert model.learning_starts == 100
     assert [line.split(",")[0] for line in said.splitlines()] == ["step 200", "step 400", "step 500"]
     assert all("evaluation" in line for line in said.splitlines())
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_trained_is_refused(folder: Path) -> None:
 def test_risk_is_a_setting(tmp_path: Path) -> None:
     arguments = ["CartPole-v1", "--steps", 120, "--episodes", 1, *SMALL[:4], "--algo", "qrdqn"]
     run("train", *arguments, "--risk", "cvar:0.2", "--out", tmp_path / "run")
-    assert ALGORITHMS["qrdqn"].load(tmp_path / "run" / "model.zip").settings.risk == "cvar:0.2"
+    assert ALGORITHMS["qrdqn"].load(tmp_path / "run" / "model.zip").risk == "cvar:0.2"
     out, _ = run("play", tmp_path / "run", "--no-film", "--episodes", 1)
     assert "cvar:0.2" in out
 

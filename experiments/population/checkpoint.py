@@ -102,8 +102,8 @@ class Checkpoint:
     def _tensors(self, step: int) -> dict[str, Tensor]:
         """Return the tensors that exist from the start, by name."""
         learner = self.learner
-        named = {f"vectors/{i}": x for i, x in enumerate(learner.vectors)}
-        named |= {f"targets/{i}": x for i, x in enumerate(learner.targets)}
+        named = {f"parameters/{name}": x.detach() for name, x in learner.parameters.items()}
+        named |= {f"targets/{name}": x for name, x in learner.targets.items()}
         return {**named, "units": learner.units, "memory": self.memory.rows[:, : min(step, self.memory.size)]}
 
     def _load(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:

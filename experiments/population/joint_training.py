@@ -16,13 +16,12 @@ from cramix.rl.algorithm import DistributionalDQN, return_scale
 from cramix.rl.evaluation import FIRST_SEED
 from cramix.rl.folder import remove_partial_files
 from cramix.rl.replay import discounted_returns
-from cramix.rl.settings import Settings
 from cramix.rl.training import Report, Run, curve_seed, finish, start_seed
 from experiments.population.checkpoint import NAME, Checkpoint, Progress
 from experiments.population.device import Mirror, Recorded
 from experiments.population.environments import Environments, Step
 from experiments.population.memory import Memory
-from experiments.population.vectorized import VectorizedLearner
+from experiments.population.vectorized import Parameters, VectorizedLearner
 
 
 def train_jointly(
@@ -53,7 +52,7 @@ def train_jointly(
     for path in paths:
         remove_partial_files(path, NAME, "run.json", "model.zip", "result.json")
     models = [_model(run, device) for run in runs]
-    _check(models[0].settings)
+    _check(models[0])
     with Environments(first.env, len(runs), workers) as envs:
         population = _Population(runs, models, envs, device)
         checkpoint = Checkpoint(paths[0], runs, population.learner, population.memory, population.generator)
@@ -83,21 +82,24 @@ def train_jointly(
 
 def _model(run: Run, device: torch.device) -> DistributionalDQN:
     env = make_vec_env(run.env, n_envs=1)
-    model = run.algorithm()("MlpPolicy", env, preset=run.preset, seed=run.seed, device=device, **run.settings)
+    algorithm = run.algorithm()
+    model = algorithm("MlpPolicy", env, seed=run.seed, device=device, **algorithm.preset(run.preset, **run.settings))
     env.close()
     return model
 
 
-def _check(settings: Settings) -> None:
+def _check(model: DistributionalDQN) -> None:
     """Require settings that joint training supports."""
     wrong = {
-        "risk": settings.risk != "mean",
-        "train_freq": isinstance(settings.train_freq, tuple) and settings.train_freq[1] != "step",
-        "gradient_steps": settings.gradient_steps < 1,
+        "risk": model.risk != "mean",
+        "train_freq": model.train_freq[1].value != "step",  # type: ignore[index, union-attr]
+        "gradient_steps": model.gradient_steps < 1,
+        "policy_kwargs": model.policy.has_modes,
+        "replay_buffer_class": model.replay_buffer_class is not None,
     }
     for name in (name for name, bad in wrong.items() if bad):
         raise ValueError(
-            f"{name} must be one that joint training supports; got {getattr(settings, name)!r}. Train without a device."
+            f"{name} must be one that joint training supports; got {getattr(model, name)!r}. Train without a device."
         )
 
 
@@ -108,14 +110,12 @@ class _Population:
         self, runs: Sequence[Run], models: Sequence[DistributionalDQN], envs: Environments, device: torch.device
     ):
         self.run, self.envs, self.device = runs[0], envs, device
-        self.settings = runs[0].algorithm().presets[runs[0].preset].replace(**runs[0].settings)
-        compile = device.type == "cuda" and bool(self.settings.compile)
-        self.learner = VectorizedLearner([model.learner for model in models], compile=compile)
-        s = self.settings
+        self.model = s = models[0]  # for its settings
+        self.learner = VectorizedLearner(models, compile=device.type == "cuda" and bool(s.compile))
         self.memory = Memory(len(runs), envs.width, s.buffer_size, s.gamma, s.n_steps, device)
         self.generator = torch.Generator(device).manual_seed(runs[0].seed)
         self.seeds = [run.seed for run in runs]
-        self.every = s.train_freq[0] if isinstance(s.train_freq, tuple) else s.train_freq
+        self.every = s.train_freq[0]  # type: ignore[index]
         self.observations = Mirror(len(runs), envs.width, device=device)
         self.epsilon = torch.ones((), device=device)
         self.actions = Mirror(len(runs), dtype=torch.long, device=device)
@@ -138,14 +138,14 @@ class _Population:
             self._act()
             actions = self.actions.fetch()
             self.envs.start(actions)
-            if self.step > self.settings.learning_starts and self.step % self.every == 0:
-                for _ in range(self.settings.gradient_steps):
-                    self.learner.update(self._gradients(), self.settings.rate(remaining))  # while environments step
+            if self.step > self.model.learning_starts and self.step % self.every == 0:
+                for _ in range(self.model.gradient_steps):
+                    self.learner.update(self._gradients(), self.model.lr_schedule(remaining))  # while environments step
             step = self.envs.wait()
             self._store(before, actions, step)
             observations = step.observations
             self.step += 1
-            if self.step == self.settings.learning_starts:
+            if self.step == self.model.learning_starts:
                 self._choose_units()
             if report is not None and time.monotonic() - reported > 0.5:
                 reported = time.monotonic()
@@ -173,17 +173,16 @@ class _Population:
     def copy_to(self, models: Sequence[DistributionalDQN]) -> None:
         """Copy the learned parameters into models."""
         for i, model in enumerate(models):
-            for own, all_agents in zip(model.learner.vectors, self.learner.vectors, strict=True):
-                own.copy_(all_agents[i])
-            for own, all_agents in zip(model.learner.targets, self.learner.targets, strict=True):
-                own.copy_(all_agents[i])
+            learned = (self.learner.parameters, model.q_net), (self.learner.targets, model.q_net_target)
+            for all_agents, network in learned:
+                network.load_state_dict({name: x[i] for name, x in all_agents.items()}, strict=False)
             model.policy.unit.copy_(self.learner.units[i])
-            model.learner.updates = model._n_updates = self.learner.updates
-            model.num_timesteps = self.step
+            model._n_updates = self.learner.updates
+            model.num_timesteps = model._n_calls = model._scaled_at = self.step
             model.exploration_rate = self._exploration_rate()
 
-    def _learn_from_memory(self) -> Sequence[torch.Tensor]:
-        shape = len(self.seeds), self.settings.batch_size
+    def _learn_from_memory(self) -> Parameters:
+        shape = len(self.seeds), self.model.batch_size
         uniform = torch.rand(shape, generator=self.generator, device=self.device)
         return self.learner.gradients(self.memory, uniform)
 
@@ -206,15 +205,15 @@ class _Population:
         self._add()
 
     def _choose_units(self) -> None:
-        if self.settings.return_scale != "auto":
+        if self.model.return_scale != "auto":
             return
         rows = self.memory.rows[:, : self.step, -3:].cpu().numpy()
-        sums = discounted_returns(rows[..., 0].T, rows[..., 2].T > 0, self.settings.gamma)
+        sums = discounted_returns(rows[..., 0].T, rows[..., 2].T > 0, self.model.gamma)
         units = [return_scale(sums[:, i]) for i in range(len(self.seeds))]
         self.learner.units.copy_(torch.tensor(units))
 
     def _exploration_rate(self) -> float:
-        s = self.settings
+        s = self.model
         if self.step < s.learning_starts:
             return 1.0
         fraction = min(1.0, self.step / (self.run.steps * max(s.exploration_fraction, 1e-12)))

@@ -70,3 +70,9 @@ def shares_memory_with_numpy(*tensors: Tensor) -> bool:
 def as_numpy(x: Tensor) -> np.ndarray:
     """Return the memory of a tensor as an array, without a copy; see `shares_memory_with_numpy`."""
     return x.detach().numpy() if x.requires_grad else x.numpy()
+
+
+def lerp_all(targets: list[Tensor], sources: list[Tensor], weight: float) -> None:
+    """Move tensors in place by a fraction towards others, in one call: torch has a public form for single ones only."""
+    with torch.no_grad():
+        torch._foreach_lerp_(targets, sources, weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from io import StringIO
 from pathlib import Path
@@ -133,6 +134,17 @@ def test_choices_are_screened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", VARIATIONS)
 def test_every_variation_changes_the_settings(name: str) -> None:
-    default = GMDQN("MlpPolicy", "CartPole-v1", device="cpu").settings
-    varied = GMDQN("MlpPolicy", "CartPole-v1", device="cpu", **VARIATIONS[name]).settings
-    assert (varied == default) == (name == "default")
+    names = inspect.signature(GMDQN).parameters
+    assert set(VARIATIONS[name]) <= set(names)
+    default, varied = (GMDQN("MlpPolicy", "CartPole-v1", device="cpu", **changes) for changes in ({}, VARIATIONS[name]))
+    settings = [
+        {key: getattr(model, key) for key in names if key in vars(model) and key not in ("policy", "env")}
+        | {"network": model.policy.architecture, "returns": model.policy.returns_options, "group": _group(model)}
+        for model in (default, varied)
+    ]
+    assert (settings[0] == settings[1]) == (name == "default")
+
+
+def _group(model: GMDQN) -> dict:
+    """The settings of the optimiser."""
+    return {key: x for key, x in model.policy.optimizer.param_groups[0].items() if key != "params"}

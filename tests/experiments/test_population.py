@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from cramix.rl import ALGORITHMS, GMDQN
 from cramix.rl.evaluation import evaluate
-from cramix.rl.replay import Replay, Transitions
+from cramix.rl.replay import Replay, Transitions, to_transitions
 from cramix.rl.training import Run
 from experiments.population.device import Mirror, Recorded
 from experiments.population.environments import Environments
@@ -45,7 +45,7 @@ def test_updates_are_those_of_each_agent_alone(algo, compiled, members):
     if algo == "fqf":
         settings["returns"] = {"quantiles": 4, "cosines": 8}
     models = [ALGORITHMS[algo]("MlpPolicy", "CartPole-v1", seed=seed, **settings) for seed in range(3)]
-    population = VectorizedLearner([model.learner for model in models], compile=compiled)
+    population = VectorizedLearner(models, compile=compiled)
     generator = torch.Generator().manual_seed(0)
     memory = filled_memory(3, generator)
     for step in range(4):
@@ -53,12 +53,15 @@ def test_updates_are_those_of_each_agent_alone(algo, compiled, members):
         population.update(population.gradients(memory, uniform), 1e-3 / (step + 1))
         batch = memory.draw(uniform)
         for i, model in enumerate(models):
-            model.learner.update(Transitions(*(part[i] for part in batch)), 1e-3 / (step + 1))
+            for group in model.policy.optimizer.param_groups:
+                group["lr"] = 1e-3 / (step + 1) * group["rate_factor"]
+            model.learner.update(Transitions(*(part[i] for part in batch)), 0.1)
+            model.learner.update_target(model.tau)
     for i, model in enumerate(models):
-        for together, alone in zip(population.vectors, model.learner.vectors, strict=True):
-            torch.testing.assert_close(together[i], alone, rtol=1e-4, atol=1e-5)
-        for together, alone in zip(population.targets, model.learner.targets, strict=True):
-            torch.testing.assert_close(together[i], alone, rtol=1e-4, atol=1e-5)
+        for name, alone in model.q_net.named_parameters():
+            torch.testing.assert_close(population.parameters[name][i], alone, rtol=1e-4, atol=1e-5)
+        for name, alone in model.q_net_target.named_parameters():
+            torch.testing.assert_close(population.targets[name][i], alone, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])
@@ -81,16 +84,9 @@ def test_memory_draws_what_the_replay_of_each_agent_holds(n_steps):
     drawn = memory.draw(torch.rand(2, 400, generator=torch.Generator().manual_seed(0)))
     for i, replay in enumerate(replays):
         truth = {}
-        steps, zeros = np.arange(size), np.zeros(size, int)
-        rewards, last, discounts = replay._sums(steps, zeros, None)
-        for step in steps:
-            key = round(float(replay.observations[""][step, 0, 0]), 5)
-            truth[key] = (
-                replay.actions[step, 0],
-                rewards[step],
-                replay.next_observations[""][last[step], 0],
-                discounts[step],
-            )
+        rows = to_transitions(replay._get_samples(np.arange(size)), gamma)
+        for seen, action, reward, after, discount in zip(*rows, strict=True):
+            truth[round(float(seen[0]), 5)] = (action, reward, after, discount)
         found = set()
         for row in range(400):
             key = round(float(drawn.observations[i, row, 0]), 5)
@@ -139,13 +135,13 @@ def test_results_are_those_of_the_models_in_the_folders(tmp_path):
         assert result["seed"] == run.seed
         # It learns on where it is, in its unit.
         assert model.num_timesteps == 300
-        assert model.learner.updates == model._n_updates == 249
+        assert model._n_updates == 249
         unit = model.policy.unit.clone()
         model.set_env(gymnasium.make("CartPole-v1"))
         model.learn(60)
         assert model._n_updates > 249
         assert model.policy.unit == unit != 1
-    weights = [GMDQN.load(folder / "model.zip").learner.vectors[0] for folder in folders]
+    weights = [next(GMDQN.load(folder / "model.zip").q_net.parameters()) for folder in folders]
     assert (weights[0] - weights[1]).abs().max() > 0.1
 
 
@@ -186,7 +182,7 @@ def test_recorded_and_compiled_updates_on_a_gpu_are_those_on_the_cpu(algo):
     found = []
     for device in ("cpu", "cuda"):
         models = [ALGORITHMS[algo]("MlpPolicy", "CartPole-v1", seed=i, device=device, **SMALL) for i in range(3)]
-        population = VectorizedLearner([model.learner for model in models], compile=device == "cuda")
+        population = VectorizedLearner(models, compile=device == "cuda")
         memory = filled_memory(3, torch.Generator().manual_seed(0), torch.device(device))
         uniform = torch.zeros(3, 8, device=device)
         gradients = Recorded(lambda p=population, m=memory, u=uniform: p.gradients(m, u), torch.device(device))
@@ -194,7 +190,7 @@ def test_recorded_and_compiled_updates_on_a_gpu_are_those_on_the_cpu(algo):
         for _ in range(6):  # recorded at the fourth
             uniform.copy_(torch.rand(3, 8, generator=generator))
             population.update(gradients(), 1e-3)
-        found.append([vector.cpu() for vector in population.vectors])
+        found.append([x.detach().cpu() for x in population.parameters.values()])
     for ours, truth in zip(*found, strict=True):
         torch.testing.assert_close(ours, truth, rtol=1e-3, atol=1e-4)
 

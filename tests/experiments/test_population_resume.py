@@ -162,7 +162,7 @@ def made(tmp_path):
 
     def make(size=70, seed=0):
         model = ALGORITHMS["gmdqn"]("MlpPolicy", "CartPole-v1", seed=seed, device="cpu", **SETTINGS)
-        learner, generator = VectorizedLearner([model.learner] * 2), torch.Generator().manual_seed(seed)
+        learner, generator = VectorizedLearner([model] * 2), torch.Generator().manual_seed(seed)
         memory = Memory(2, 4, size, 0.9, 3, torch.device("cpu"))
         for _ in range(80):
             memory.add(torch.randn(2, 12, generator=generator))
@@ -174,7 +174,7 @@ def made(tmp_path):
 def test_numbers_are_copied_to_where_others_were(made):
     """As graphs that are recorded need it."""
     one, other = made(seed=0), made(seed=1)
-    one.learner.update([torch.ones_like(x) for x in one.learner.vectors], 1e-3)
+    one.learner.update({name: torch.ones_like(x) for name, x in one.learner.parameters.items()}, 1e-3)
     one.write(Progress(80, 1.5, [[{"step": 80}], []]))
     before = {name: x.data_ptr() for name, x in other._tensors(80).items()}
     counters = other.memory.position.data_ptr(), other.memory.filled.data_ptr()

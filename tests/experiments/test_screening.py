@@ -39,7 +39,7 @@ def test_runs_have_the_settings_of_their_signs():
     assert len(runs) == 16
     assert {run.seed for run in runs} == {100, 101}
     for run in runs:
-        GMDQN.presets["default"].replace(**run.settings)
+        GMDQN.preset(**run.settings)
         assert ("buffer_size" in run.settings) == (run.label[2] == "+")
         network = run.settings.get("policy_kwargs", {})
         assert ("members" in network, "net_arch" in network) == (run.label[0] == "+", run.label[1] == "+")

@@ -19,6 +19,12 @@ from tests.rl.games import QUICK, Steps
 from tests.rl.learners import same
 
 
+def settings_of(model):
+    """The settings of an agent; the defaults of its network are written out."""
+    found = {name: getattr(model, name) for name in ("gamma", "train_freq", "batch_size", "risk", "learning_rate")}
+    return found | {"returns": model.policy.returns_options, "network": model.policy.architecture}
+
+
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_the_same_agent_comes_back(algo, tmp_path):
     kind = ALGORITHMS[algo]
@@ -29,18 +35,23 @@ def test_the_same_agent_comes_back(algo, tmp_path):
     seen = np.random.default_rng(0).normal(size=(20, 2))
     np.testing.assert_array_equal(*(m.predict(seen, deterministic=True)[0] for m in (model, again)))
     assert torch.equal(model.return_distribution(seen).means, again.return_distribution(seen).means)
-    assert again.settings == model.settings
+    assert settings_of(again) == settings_of(model)
     assert again.policy.unit == model.policy.unit != 1
 
 
-@pytest.mark.parametrize("changes", [{}, {"optimizer": "lion", "fraction_learning_rate": 1e-5}, {"preset": "paper"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"policy_kwargs": {"optimizer_class": "Lion"}, "fraction_learning_rate": 1e-5}, GMDQN.preset("paper")],
+)
 def test_learning_goes_on_as_if_nothing_had_happened(changes, tmp_path):
     def learn_on(model):
         model.exploration_rate = 0.3
         model.learn(30, reset_num_timesteps=False)
         return model
 
-    model = GMDQN("MlpPolicy", Steps(), seed=0, **{**QUICK, **changes}).learn(50)
+    model = GMDQN(
+        "MlpPolicy", Steps(), seed=0, **{**changes, **QUICK, "policy_kwargs": changes.get("policy_kwargs")}
+    ).learn(50)
     model.save(tmp_path / "agent.zip")
     model.save_replay_buffer(tmp_path / "memory.npz")
     again = GMDQN.load(tmp_path / "agent.zip", Steps())
@@ -65,18 +76,23 @@ def test_settings_of_all_kinds_come_back(tmp_path):
         "MlpPolicy",
         Steps(),
         train_freq=(1, "episode"),
-        optimizer=torch.optim.RMSprop,
-        optimizer_kwargs={"alpha": 0.9},
         batch_size=np.int64(16),
         risk="cvar:0.3",
         learning_rate=np.float64(1e-3),
         returns={"n_components": 2},
-        policy_kwargs={"net_arch": [8], "activation_fn": torch.nn.Tanh, "dueling": True, "layer_norm": True},
+        policy_kwargs={
+            "net_arch": [8],
+            "activation_fn": torch.nn.Tanh,
+            "dueling": True,
+            "layer_norm": True,
+            "optimizer_class": torch.optim.RMSprop,
+            "optimizer_kwargs": {"alpha": 0.9},
+        },
         learning_starts=10,
     ).learn(30)
     model.save(tmp_path / "agent.zip")
     again = GMDQN.load(tmp_path / "agent.zip", Steps())
-    assert again.settings == model.settings
+    assert settings_of(again) == settings_of(model)
     assert same(model, again)
     again.learn(20, reset_num_timesteps=False)
     assert again.num_timesteps == 50
@@ -85,7 +101,7 @@ def test_settings_of_all_kinds_come_back(tmp_path):
 def test_a_file_does_not_change_with_defaults(tmp_path, monkeypatch):
     model = GMDQN("MlpPolicy", Steps(), seed=0, learning_starts=20, policy_kwargs={"members": 3})
     model.save(tmp_path / "agent.zip")
-    words = describe(tmp_path / "agent.zip")["settings"]
+    words = describe(tmp_path / "agent.zip")["arguments"]
     network = {"net_arch": [128, 128], "activation_fn": {"torch.nn": "ReLU"}, "layer_norm": False, "dueling": False}
     assert words["policy_kwargs"] == {**network, "members": 3}
     assert words["returns"] == {"n_components": 3, "scales": "softplus", "min_scale": 0.0, "penalty_factor": 10.0}
@@ -93,7 +109,7 @@ def test_a_file_does_not_change_with_defaults(tmp_path, monkeypatch):
     monkeypatch.setitem(CramerReturns.__init__.__kwdefaults__, "n_components", 5)
     again = GMDQN.load(tmp_path / "agent.zip")
     assert same(model, again)
-    assert again.settings == model.settings
+    assert settings_of(again) == settings_of(model)
 
 
 def test_a_name_without_an_ending_gets_one(tmp_path):
@@ -107,7 +123,7 @@ def test_a_name_without_an_ending_gets_one(tmp_path):
 def test_changes_at_loading(tmp_path):
     GMDQN("MlpPolicy", Steps(), seed=0, **QUICK).save(tmp_path / "agent.zip")
     again = GMDQN.load(tmp_path / "agent.zip", seed=5, verbose=0, gamma=0.5, risk="cvar:0.1")
-    assert (again.seed, again.gamma, again.settings.risk) == (5, 0.5, "cvar:0.1")
+    assert (again.seed, again.gamma, again.risk) == (5, 0.5, "cvar:0.1")
     assert again.replay_buffer.gamma == 0.5
     with pytest.raises(TypeError, match="Did you mean gamma"):
         GMDQN.load(tmp_path / "agent.zip", gama=0.5)
@@ -144,7 +160,6 @@ def risk(p):
     ("own", "named"),
     [
         ({"risk": risk}, "risk"),
-        ({"learning_rate": lambda left: left}, "learning_rate"),
         ({"policy_kwargs": {"features_extractor_class": Doubled}}, "policy_kwargs.features_extractor_class"),
         (extractor(first=torch.neg), "policy_kwargs.features_extractor_kwargs.first"),
         (extractor(others=[torch.neg, torch.abs]), "policy_kwargs.features_extractor_kwargs.others"),
@@ -237,14 +252,14 @@ def changed(content, change):
     "change",
     [
         lambda words: words.update(format=99),
-        lambda words: words.pop("settings") and None,
+        lambda words: words.pop("arguments") and None,
         lambda words: words.pop("algorithm") and None,
         lambda words: words.pop("generators") and None,
-        lambda words: words["settings"].update(gamma=7),
-        lambda words: words["settings"].update(surprise=7),
-        lambda words: words["settings"].update(optimizer={"torch.optim": "Nothing"}),
-        lambda words: words["settings"].update(optimizer={"torch.nn": "utils"}),
-        lambda words: words["settings"]["policy_kwargs"].update(net_arch=[9]),
+        lambda words: words["arguments"].update(gamma=7),
+        lambda words: words["arguments"].update(surprise=7),
+        lambda words: words["arguments"]["policy_kwargs"].update(optimizer_class={"torch.optim": "Nothing"}),
+        lambda words: words["arguments"]["policy_kwargs"].update(activation_fn={"torch.nn": "utils"}),
+        lambda words: words["arguments"]["policy_kwargs"].update(net_arch=[9]),
         lambda words: words["observation_space"].update(kind="Graph"),
         lambda words: words["generators"].update(replay={"bit_generator": "Mersenne"}),
         lambda words: [1, 2],

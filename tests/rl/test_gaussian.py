@@ -128,7 +128,7 @@ def test_dueling_actions_differ_around_what_they_share():
 
 
 def test_penalty_is_ten_relu_of_minus_sigma():
-    layer = GMDQN.returns_class(4, 2, **GMDQN.presets["paper"].returns)
+    layer = GMDQN.returns_class(4, 2, **GMDQN.preset("paper")["returns"])
     free = torch.tensor([[0.5, -0.2, -0.3]], requires_grad=True)
     prediction = Parts(torch.full((1, 3), 1 / 3), torch.zeros(1, 3), free.abs(), free)
     penalty = layer.penalty(prediction)
@@ -147,12 +147,13 @@ def test_negative_scales_count_as_positive():
 
 
 def test_paper_preset_has_the_papers_numbers():
-    paper = GMDQN.presets["paper"]
-    assert (paper.learning_rate, paper.fraction_learning_rate, paper.optimizer) == (5e-5, 5e-9, "lion")
+    paper = GMDQN("MlpPolicy", "CartPole-v1", **GMDQN.preset("paper"))
+    assert (paper.learning_rate, paper.fraction_learning_rate) == (5e-5, 5e-9)
+    assert type(paper.policy.optimizer).__name__ == "Lion"
     assert (paper.batch_size, paper.target_update_interval, paper.tau) == (64, 200, 1.0)
     assert (paper.buffer_size, paper.gamma, paper.n_steps) == (100_000, 0.99, 1)
     assert paper.policy_kwargs["net_arch"] == [128, 128]
-    assert paper.rate(0.0) == paper.rate(1.0) == 5e-5
+    assert paper.lr_schedule(0.0) == paper.lr_schedule(1.0) == 5e-5
     assert paper.return_scale == 1.0
 
 

@@ -59,7 +59,7 @@ def test_training_and_playing_take_open_gates_only(n_envs):
 
 def test_the_network_does_not_see_the_mask():
     model = GMDQN("MultiInputPolicy", MaskedActions(Gates()), seed=0, **QUICK)
-    assert set(model.policy.q_net.observation_space.spaces) == {"observation"}
+    assert set(model.policy.q_net.observed.spaces) == {"observation"}
     one, two = (
         model.return_distribution({"observation": np.zeros(1, np.float32), "action_mask": np.array(mask, np.int8)})
         for mask in ([1, 1, 1, 1], [1, 0, 0, 0])

@@ -25,7 +25,7 @@ def network(space, **changes):
     torch.manual_seed(0)
     extractor = CombinedExtractor if isinstance(space, spaces.Dict) else FlattenExtractor
     arguments = {"net_arch": [5], "activation_fn": nn.Tanh, "members": 1, "features_extractor_class": extractor}
-    return ReturnNetwork(space, 2, ExpectedReturns, {}, Architecture(**{**arguments, **changes}))
+    return ReturnNetwork(space, spaces.Discrete(2), ExpectedReturns, {}, Architecture(**{**arguments, **changes}))
 
 
 def several(space, n=6):

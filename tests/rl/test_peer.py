@@ -7,6 +7,7 @@ import torch
 from sb3_contrib.common.utils import quantile_huber_loss
 
 from cramix.rl import QRDQN
+from cramix.rl.replay import to_transitions
 from tests.rl.games import Steps
 
 QUANTILES, ACTIONS, GAMMA = 7, 3, 0.9
@@ -22,9 +23,8 @@ def agents():
         n_steps=1,
         return_scale=1.0,
         max_grad_norm=None,
-        optimizer=torch.optim.SGD,
         returns={"quantiles": QUANTILES},
-        policy_kwargs={"net_arch": [16, 8], "members": 1},
+        policy_kwargs={"net_arch": [16, 8], "members": 1, "optimizer_class": torch.optim.SGD},
         learning_rate=1.0,
         target_update_interval=1000,
     )
@@ -54,9 +54,8 @@ def test_the_same_loss_and_gradient(agents):
             agent.replay_buffer.add(seen, after, action, reward, done, [{}])
     rows = np.arange(64)
     theirs_batch = theirs.replay_buffer._get_samples(rows)
-    ours.replay_buffer.generator = type("", (), {"integers": lambda self, n, size: rows})()
     before = {name: p.clone() for name, p in ours.policy.q_net.named_parameters()}
-    metrics = ours.learner.update(ours.replay_buffer.draw(64), 1.0)
+    metrics = ours.learner.update(to_transitions(ours.replay_buffer._get_samples(rows), GAMMA))
 
     with torch.no_grad():
         ahead = theirs.quantile_net_target(theirs_batch.next_observations)

@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from cramix.rl.replay import Replay
+from cramix.rl.replay import Replay, returns_in, to_transitions
 from tests.rl.games import Steps
 
 GAMMA = 0.9
@@ -16,6 +16,10 @@ KINDS = ("going", "terminated", "truncated", "cut")
 
 def memory(size=40, n_envs=1, n_steps=3, space=PLACES, seed=0):
     return Replay(size, space, spaces.Discrete(5), "cpu", n_envs, gamma=GAMMA, n_steps=n_steps, seed=seed)
+
+
+def draw(replay, size, env=None):
+    return to_transitions(replay.sample(size, env), GAMMA)
 
 
 def story(length, n_envs, seed=0):
@@ -55,7 +59,7 @@ def test_sums_of_rewards_by_a_loop(length, n_envs, n_steps):
     replay = memory(40 * n_envs, n_envs, n_steps)
     fill(replay, *told)
     assert replay.size() == min(length, 40)
-    b = replay.draw(600)
+    b = draw(replay, 600)
     times, envs = np.mod(b.observations.numpy()[:, 0], 100).astype(int), (b.observations[:, 0] // 100).int().numpy()
     assert set(times) == set(range(max(0, length - 40), length))
     assert set(envs) == set(range(n_envs))
@@ -71,7 +75,7 @@ def test_sums_of_rewards_by_a_loop(length, n_envs, n_steps):
 def test_draws_have_the_types_that_networks_take():
     replay = memory()
     fill(replay, *story(10, 1))
-    b = replay.draw(4)
+    b = draw(replay, 4)
     assert (b.observations.dtype, b.rewards.dtype, b.discounts.dtype) == (torch.float32,) * 3
     assert (b.actions.dtype, b.rewards.shape, b.observations.shape) == (torch.int64, (4,), (4, 1))
 
@@ -80,8 +84,8 @@ def test_draws_are_of_the_seed():
     first, again, other = (memory(seed=s) for s in (0, 0, 1))
     for replay in (first, again, other):
         fill(replay, *story(30, 1))
-    assert torch.equal(first.draw(50).observations, again.draw(50).observations)
-    assert not torch.equal(first.draw(50).observations, other.draw(50).observations)
+    assert torch.equal(draw(first, 50).observations, draw(again, 50).observations)
+    assert not torch.equal(draw(first, 50).observations, draw(other, 50).observations)
 
 
 @pytest.mark.parametrize("length", [25, 70])
@@ -90,7 +94,7 @@ def test_returns_to_the_end_by_a_loop(length):
     replay = memory(80, 2)
     fill(replay, kinds, rewards, actions, cuts)
     first = max(0, length - 40)
-    found = replay.returns()
+    found = returns_in(replay, GAMMA)
     assert found.shape == (min(length, 40), 2)
     for place in range(len(found)):
         for env in range(2):
@@ -106,7 +110,7 @@ def test_returns_to_the_end_by_a_loop(length):
 def test_cut_of_an_empty_memory_does_nothing():
     replay = memory()
     replay.end_episodes()
-    assert not replay.ended.any()
+    assert not replay.dones.any()
 
 
 def test_dict_observations():
@@ -116,7 +120,7 @@ def test_dict_observations():
         seen = {"place": np.full((2, 2), t, np.float32), "room": np.array([t, 10 + t])}
         after = {key: x + 1 for key, x in seen.items()}
         replay.add(seen, after, np.zeros(2), np.ones(2), np.zeros(2, bool), [{}, {}])
-    b = replay.draw(50)
+    b = draw(replay, 50)
     assert b.observations["room"].shape == (50, 1)
     torch.testing.assert_close(b.next_observations["place"], b.observations["place"] + 1)
     torch.testing.assert_close(b.next_observations["room"], b.observations["room"] + 1)
@@ -139,11 +143,11 @@ def test_normalised_by_the_statistics_of_now(normalised):
         for t in range(20):
             seen = np.array([[t, 1.0]])
             replay.add(seen, seen + 1, [0], np.array([t], np.float32), [False], [{}])
-    raw, scaled = plain.draw(30), both.draw(30, env=normalised)
+    raw, scaled = draw(plain, 30), draw(both, 30, env=normalised)
     np.testing.assert_allclose(scaled.observations, normalised.normalize_obs(raw.observations.numpy()), rtol=1e-5)
     size = np.sqrt(normalised.ret_rms.var + normalised.epsilon)
     torch.testing.assert_close(scaled.rewards, raw.rewards / size.astype(np.float32), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(both.returns(normalised), plain.returns() / size, rtol=1e-4)
+    np.testing.assert_allclose(returns_in(both, GAMMA, normalised), returns_in(plain, GAMMA) / size, rtol=1e-4)
 
 
 @pytest.mark.parametrize("length", [25, 70])
@@ -152,11 +156,11 @@ def test_files_give_the_same_memory(tmp_path, length):
     fill(one, *story(length, 2))
     one.save(tmp_path / "memory.npz")
     two.load(tmp_path / "memory.npz")
-    for a, b in zip(one.draw(50), two.draw(50), strict=True):
+    for a, b in zip(draw(one, 50), draw(two, 50), strict=True):
         assert torch.equal(a, b)
     fill(one, *story(30, 2, seed=1))
     fill(two, *story(30, 2, seed=1))
-    for a, b in zip(one.draw(50), two.draw(50), strict=True):
+    for a, b in zip(draw(one, 50), draw(two, 50), strict=True):
         assert torch.equal(a, b)
 
 

@@ -10,9 +10,12 @@ import torch
 from gymnasium import spaces
 
 from cramix.rl import GMDQN
-from cramix.rl.policy import MlpPolicy
 from tests.rl.games import QUICK, Steps
 from tests.rl.learners import same
+
+
+def vector(net):
+    return torch.cat([p.flatten() for p in net.parameters()])
 
 
 class Chase(gymnasium.Env):
@@ -79,8 +82,8 @@ def test_parameters_of_a_file(acting_only, tmp_path):
     model.save(tmp_path / "agent", acting_only=acting_only)
     other = GMDQN("MlpPolicy", Steps(), seed=1, **QUICK)
     other.set_parameters(tmp_path / "agent")
-    assert torch.equal(*(torch.cat(m.learner.vectors) for m in (model, other)))
-    assert torch.equal(*(torch.cat(m.learner.targets) for m in (model, other))) != acting_only
+    assert torch.equal(*(vector(m.q_net) for m in (model, other)))
+    assert torch.equal(*(vector(m.q_net_target) for m in (model, other))) != acting_only
     other = GMDQN("MlpPolicy", Steps(), seed=2, **QUICK)
     other.set_parameters(model.get_parameters())
     assert same(model, other)
@@ -133,13 +136,6 @@ def test_no_seed_leaves_random_numbers_as_they_are():
     assert model.exploration.generator.bit_generator.state == state
 
 
-def test_a_policy_alone_is_not_saved(tmp_path):
-    model = GMDQN("MlpPolicy", Steps(), **QUICK)
-    for call in (model.policy.save, MlpPolicy.load):
-        with pytest.raises(NotImplementedError, match="acting_only"):
-            call(str(tmp_path / "policy"))
-
-
 def test_a_seed_that_is_set_later():
     def learned():
         model = GMDQN("MlpPolicy", Steps(), **QUICK)
@@ -173,12 +169,3 @@ def test_images_that_are_not_bytes():
     settings = {**QUICK, "policy_kwargs": {"normalize_images": False}}
     model = GMDQN("CnnPolicy", Pictures(), **settings).learn(25)
     assert model.return_distribution(Pictures.observation_space.sample()).batch_shape == (2,)
-
-
-def test_policies_are_not_pickled(tmp_path):
-    model = GMDQN("MlpPolicy", Steps(), seed=0, **QUICK)
-    with pytest.raises(NotImplementedError, match="must be saved with its model"):
-        model.policy.save(tmp_path / "policy")
-    with pytest.raises(NotImplementedError, match="must be loaded with its model"):
-        MlpPolicy.load(tmp_path / "policy")
-    assert list(tmp_path.iterdir()) == []

@@ -67,7 +67,7 @@ def play(
         if scene is not None:
             status("drawing the first episode")
             first = evaluation.play(model, scene, seed=seed, risk=risk)
-            level = _level(risk or model.settings.risk)
+            level = _level(risk or model.risk)
             if out is not None:
                 write_video(out, film(first.moments, first.names, level=level), first.rate)
             if picture is not None:
@@ -78,7 +78,7 @@ def play(
         Fact("env", "environment", env),
         Fact("algorithm", "algorithm", type(model).__name__),
         Fact("steps", "trained for", model.num_timesteps, f"{model.num_timesteps} steps"),
-        Fact("risk", "risk measure", risk or str(model.settings.risk)),
+        Fact("risk", "risk measure", risk or str(model.risk)),
         Fact("seed", "seed", seed),
         Fact("episodes", "episodes", episodes),
         *facts_of_returns(returns.tolist()),

@@ -12,7 +12,6 @@ from cramix.rl.agents.quantiles import CRDQN, FQF, QRDQN
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.masks import MaskedActions
 from cramix.rl.risk import parse_risk
-from cramix.rl.settings import Settings
 
 # By their names on the command line.
 ALGORITHMS: dict[str, type[DistributionalDQN]] = {
@@ -38,6 +37,5 @@ __all__ = [
     "DistributionalDQN",
     "DoubleDQN",
     "MaskedActions",
-    "Settings",
     "parse_risk",
 ]

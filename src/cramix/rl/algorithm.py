@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from inspect import Parameter, Signature, signature
 from typing import Any, BinaryIO, ClassVar, Self
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn
-from stable_baselines3.common.utils import LinearSchedule, get_system_info
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, RolloutReturn, Schedule
+from stable_baselines3.common.utils import FloatSchedule, LinearSchedule, get_system_info
+from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from cramix.mixture import NormalMixture
 from cramix.rl import file
 from cramix.rl.exploration import Exploration
 from cramix.rl.learner import Learner, can_compile
 from cramix.rl.masks import mask_of
-from cramix.rl.network import to_tensor
+from cramix.rl.network import ReturnNetwork, to_tensor
 from cramix.rl.objective import METRICS
 from cramix.rl.policy import CnnPolicy, MlpPolicy, MultiInputPolicy, ReturnPolicy
-from cramix.rl.replay import Replay
+from cramix.rl.replay import Replay, returns_in, to_transitions
 from cramix.rl.returns import Returns
 from cramix.rl.risk import Risk, parse_risk
-from cramix.rl.settings import Settings
+from cramix.rl.settings import FIXED, check_names, check_setting
 from cramix.rl.spaces import check_spaces
 
-# Below this number of updates of a small network, compiling takes longer than it saves.
-_MIN_UPDATES_TO_COMPILE = 20_000
-# Returns of fewer steps say too little about their scale.
-_MIN_STEPS_TO_SCALE = 10
+# Below this number of updates of a small network, compiling takes longer than it saves (benchmarks/reinforcement.md).
+MIN_UPDATES_TO_COMPILE = 20_000
+# The unit of returns is measured again while there were fewer steps than this, each time their number has doubled, ...
+_STEPS_TO_SCALE = 1000
+# ... and later when returns have grown by this factor.
+_GROWTH = 4.0
 # Metrics in units of the network.
 _SCALED_METRICS = ("smallest_scale", "value")
 _RECOVERY = (
@@ -49,79 +55,178 @@ class DistributionalDQN(OffPolicyAlgorithm):
     The target is the Bellman operator applied to the distribution of the best next action, which the online network
     selects and the target network evaluates. Subclasses define the kind of distributions and the loss between them.
 
+    The arguments up to `device` are those of Stable-Baselines3's DQN, in its order. All settings are attributes. If one
+    is changed later, the change takes effect; those that shape networks or the replay buffer raise an error.
+
     Args:
         policy: "MlpPolicy", "CnnPolicy" or "MultiInputPolicy".
         env: an environment with discrete actions, its name, or a vectorised environment.
-        preset: the settings to start from, a key of `presets`.
+        learning_rate: initial rate; or a function of the remaining progress, which falls from 1 to 0.
+        buffer_size: number of transitions in the replay buffer.
+        learning_starts: random steps before the first update.
+        batch_size: number of transitions of an update.
+        tau: fraction by which the target network moves towards the online network; 1 copies it. None is 0.005 at
+            every step, and 1 with a longer `target_update_interval`.
+        gamma: discount factor.
+        train_freq: environment steps (of all environments at once) between updates, or `(n, "episode")`.
+        gradient_steps: updates each time; -1 takes one for each step.
+        replay_buffer_class: a buffer of Stable-Baselines3, such as `HerReplayBuffer`; None is
+            `cramix.rl.replay.Replay`.
+        replay_buffer_kwargs: its further arguments.
+        optimize_memory_usage: store every observation once; needs
+            `replay_buffer_kwargs={"handle_timeout_termination": False}`.
+        n_steps: number of rewards in a target before it bootstraps from the network; a `replay_buffer_class` has its
+            own.
+        target_update_interval: environment steps between updates of the target network.
+        exploration_fraction: fraction of the run in which exploration falls from its initial to its final rate.
+        exploration_initial_eps: initial rate of random actions.
+        exploration_final_eps: final rate of random actions.
+        max_grad_norm: gradients are clipped to this norm; None does not clip them.
+        stats_window_size: number of episodes that the log averages over.
+        tensorboard_log: folder for TensorBoard.
+        policy_kwargs: arguments of the policy, `cramix.rl.policy.ReturnPolicy`: `net_arch`, `activation_fn`,
+            `optimizer_class`, `members`, ...
+        verbose: 1 prints the log.
         seed: of weights, exploration, replay and environments.
         device: "auto" takes a GPU if there is one.
-        verbose: 1 prints the log.
-        tensorboard_log: folder for TensorBoard.
-        stats_window_size: number of episodes that the log averages over.
-        settings: fields of `cramix.rl.Settings`.
+        final_learning_rate: the rate falls linearly to this fraction of `learning_rate`; 1 keeps it constant. It has no
+            effect on a function.
+        fraction_learning_rate: initial rate of the layers that predict weights; None is that of the algorithm.
+        return_scale: rewards are divided by it, because the steps of the optimiser are of a fixed size and returns are
+            not; "auto" measures returns before learning starts, and again if they grow.
+        risk: the measure that makes an action the best: "mean", "cvar:0.1", "expectile:0.3", "quantile:0.5", or a
+            function of a mixture.
+        compile: whether the update is compiled: True, False, or "auto": in long runs, if there is a compiler.
+        returns: options of the kind of return distribution.
     """
 
-    policy_aliases: ClassVar[dict[str, type]] = {
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
         "MlpPolicy": MlpPolicy,
         "CnnPolicy": CnnPolicy,
         "MultiInputPolicy": MultiInputPolicy,
     }
     returns_class: ClassVar[type[Returns]]
-    presets: ClassVar[dict[str, Settings]] = {"default": Settings()}
-    settings: Settings
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
     policy: ReturnPolicy
-    replay_buffer: Replay
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Write out the signature: the fields of `Settings`, with the defaults of the class."""
-        super().__init_subclass__(**kwargs)
-        own = "__init__" in vars(cls)  # a constructor of the user's has its own signature
-        cls.__signature__ = None if own else _written_out(cls.presets["default"])  # type: ignore[attr-defined]
+    exploration_schedule: Schedule
 
     def __init__(
         self,
         policy: str | type[ReturnPolicy],
         env: GymEnv | str | None,
-        *,
-        preset: str = "default",
+        learning_rate: float | Schedule = 5e-4,
+        buffer_size: int = 50_000,
+        learning_starts: int = 1000,
+        batch_size: int = 64,
+        tau: float | None = None,
+        gamma: float = 0.995,
+        train_freq: int | tuple[int, str] = 1,
+        gradient_steps: int = 1,
+        replay_buffer_class: type[ReplayBuffer] | None = None,
+        replay_buffer_kwargs: dict[str, Any] | None = None,
+        optimize_memory_usage: bool = False,
+        n_steps: int = 3,
+        target_update_interval: int = 1,
+        exploration_fraction: float = 0.1,
+        exploration_initial_eps: float = 1.0,
+        exploration_final_eps: float = 0.05,
+        max_grad_norm: float | None = 10.0,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        verbose: int = 0,
         seed: int | None = None,
         device: torch.device | str = "auto",
-        verbose: int = 0,
-        tensorboard_log: str | None = None,
-        stats_window_size: int = 100,
         _init_setup_model: bool = True,
-        **settings: Any,
+        *,
+        final_learning_rate: float = 0.01,
+        fraction_learning_rate: float | None = None,
+        return_scale: float | str = "auto",
+        risk: Risk = "mean",
+        compile: bool | str = "auto",
+        returns: dict[str, Any] | None = None,
     ):
-        if preset not in self.presets:
-            raise ValueError(f'preset must be one of {", ".join(self.presets)}; got {preset!r}. Try "default".')
-        self.settings = self.presets[preset].replace(**settings)
         if env is None and _init_setup_model:
             raise ValueError("env must be an environment; got None. Use load for a model that only acts.")
-        if isinstance(env, gymnasium.Env):  # before Stable-Baselines3 allocates for spaces it does not know
+        # Before Stable-Baselines3 allocates for spaces it does not know; other actions it refuses itself.
+        if isinstance(env, gymnasium.Env) and isinstance(env.action_space, spaces.Discrete):
             check_spaces(env.observation_space, env.action_space)
+        self.final_learning_rate = final_learning_rate
         super().__init__(
             policy,
             env,  # type: ignore[arg-type]
-            learning_rate=self.settings.rate,
-            buffer_size=self.settings.buffer_size,
-            learning_starts=self.settings.learning_starts,
-            batch_size=self.settings.batch_size,
-            tau=self.settings.tau,
-            gamma=self.settings.gamma,
-            train_freq=self.settings.train_freq,
-            gradient_steps=self.settings.gradient_steps,
-            n_steps=self.settings.n_steps,
-            policy_kwargs=dict(self.settings.policy_kwargs),
+            learning_rate,
+            buffer_size,
+            learning_starts,
+            batch_size,
+            _tau(tau, target_update_interval),
+            gamma,
+            train_freq,
+            gradient_steps,
+            replay_buffer_class=replay_buffer_class,
+            replay_buffer_kwargs=replay_buffer_kwargs,
+            optimize_memory_usage=optimize_memory_usage,
+            n_steps=n_steps,
+            policy_kwargs=policy_kwargs,
             stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log,
             verbose=verbose,
             device=device,
             seed=seed,
             sde_support=False,
+            supported_action_spaces=(spaces.Discrete,),
             support_multi_env=True,
         )
+        self.target_update_interval = target_update_interval
+        self.exploration_initial_eps = exploration_initial_eps
+        self.exploration_final_eps = exploration_final_eps
+        self.exploration_fraction = exploration_fraction
+        self.max_grad_norm = max_grad_norm
+        self.fraction_learning_rate = fraction_learning_rate
+        self.return_scale = return_scale
+        self.risk = risk
+        self.compile = compile
+        self.returns = returns
+        self.exploration_rate = exploration_initial_eps
+        self._n_calls = 0  # steps of all environments at once, for the target network
+        self._scaled_at = 0  # step of the last measurement of returns; 0 if none was possible
         if _init_setup_model:
             self._setup_model()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; settings are checked and take effect."""
+        value = check_setting(name, value)
+        if name in FIXED and "policy" in vars(self) and vars(self).get(name) != value:
+            raise AttributeError(f"{name} must be set when the model is created; got {value!r}. Create another model.")
+        super().__setattr__(name, value)
+        depends = _DEPENDENTS.get(name)
+        if depends is not None and "policy" in vars(self):
+            getattr(self, depends)()
+
+    @classmethod
+    def preset(cls, name: str = "default", **changes: Any) -> dict[str, Any]:
+        """Return arguments of the constructor.
+
+        Args:
+            name: "default", or a key of `presets`.
+            changes: further arguments; dictionaries are merged with those of the preset.
+
+        Example:
+            >>> from cramix.rl import GMDQN
+            >>> GMDQN.preset("paper", gamma=0.9)["gamma"]
+            0.9
+        """
+        known = {"default": {}, **cls.presets}
+        if name not in known:
+            raise ValueError(f'preset must be one of {", ".join(known)}; got {name!r}. Try "default".')
+        parameters = inspect.signature(cls).parameters
+        check_names(cls.__name__, changes, parameters)
+        chosen = known[name]
+        merged = {
+            key: {**chosen[key], **x} if isinstance(chosen.get(key), Mapping) and isinstance(x, Mapping) else x
+            for key, x in changes.items()
+        }
+        return {**chosen, **merged}
 
     def _setup_model(self) -> None:
         check_spaces(self.observation_space, self.action_space)
@@ -130,44 +235,98 @@ class DistributionalDQN(OffPolicyAlgorithm):
             raise ValueError(
                 f"MultiInputPolicy must observe dictionaries; got {self.observation_space}. Use MlpPolicy or CnnPolicy."
             )
+        _, _, _, *known = inspect.signature(self.policy_class).parameters.values()
+        if not any(p.kind is p.VAR_KEYWORD for p in known):
+            check_names("policy_kwargs", self.policy_kwargs, [p.name for p in known if p.kind is not p.KEYWORD_ONLY])
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
-        self.policy = self.policy_class(  # type: ignore[assignment]
+        policy: Any = self.policy_class
+        self.policy = policy(
             self.observation_space,
             self.action_space,
-            self.returns_class,
-            dict(self.settings.returns),
-            self.policy_kwargs,
+            self.lr_schedule,
+            **self.policy_kwargs,
+            returns_class=self.returns_class,
+            returns=self.returns,
+            fraction_learning_rate=self.fraction_learning_rate,
         ).to(self.device)
-        # Everything that shapes the network: files must not depend on the defaults of a later version.
-        returns = {**self.returns_class.defaults(), **self.settings.returns}
-        self.settings = self.settings.replace(policy_kwargs=self.policy.architecture.layers(), returns=returns)
-        risk = self.settings.risk
-        self.policy.measure = None if risk == "mean" else parse_risk(risk)
-        if self.settings.return_scale != "auto":
-            self.policy.unit.fill_(float(self.settings.return_scale))
-        self.learner = Learner(
-            self.policy.q_net, self.policy.q_net_target, self.policy.unit, self.settings, self.policy.measure
-        )
-        self.replay_buffer = Replay(
-            self.settings.buffer_size,
-            self.observation_space,
-            self.action_space,
-            self.device,
-            self.n_envs,
-            gamma=self.settings.gamma,
-            n_steps=self.settings.n_steps,
-        )
+        self.learner = Learner(self.policy)
+        self._setup_risk()
+        if self.return_scale != "auto":
+            self.policy.unit.fill_(float(self.return_scale))
+        if self.replay_buffer is None:
+            self.replay_buffer = self._make_replay_buffer()
         self.exploration = Exploration(int(self.action_space.n))
         self._seed_generators(self.seed)
-        self.exploration_rate = self.settings.exploration_initial_eps
-        self.exploration_schedule = LinearSchedule(
-            self.settings.exploration_initial_eps,
-            self.settings.exploration_final_eps,
-            max(self.settings.exploration_fraction, 1e-12),
+        self._setup_exploration()
+        if self.n_envs > self.target_update_interval > 1:
+            warnings.warn(
+                f"target_update_interval must be at least the number of environments, {self.n_envs}; got "
+                f"{self.target_update_interval}. The target network is updated after every step of all of them.",
+                stacklevel=2,
+            )
+
+    @property
+    def q_net(self) -> ReturnNetwork:
+        """The online network."""
+        return self.policy.q_net
+
+    @property
+    def q_net_target(self) -> ReturnNetwork:
+        """The target network."""
+        return self.policy.q_net_target
+
+    def _make_replay_buffer(self) -> ReplayBuffer:
+        kind, kwargs = self.replay_buffer_class, dict(self.replay_buffer_kwargs)
+        if kind is None:
+            kwargs = {"n_steps": self.n_steps, "gamma": self.gamma, **kwargs}
+        elif self.n_steps > 1 and not issubclass(kind, Replay):
+            warnings.warn(
+                f"n_steps={self.n_steps} has no effect with replay_buffer_class={kind.__name__}. Use n_steps=1, and "
+                'replay_buffer_kwargs={"n_steps": ...} if the buffer has such an argument.',
+                stacklevel=2,
+            )
+        if kind is not None and issubclass(kind, HerReplayBuffer):
+            kwargs["env"] = self.env
+        return (kind or Replay)(
+            self.buffer_size,
+            self.observation_space,
+            self.action_space,
+            device=self.device,
+            n_envs=self.n_envs,
+            optimize_memory_usage=self.optimize_memory_usage,
+            **kwargs,
         )
-        self._metrics: torch.Tensor | None = None
-        self._convert_train_freq()
+
+    def _setup_lr_schedule(self) -> None:
+        rate = self.learning_rate
+        self.lr_schedule = (
+            FloatSchedule(rate) if callable(rate) else LinearSchedule(rate, rate * self.final_learning_rate, 1.0)
+        )
+
+    def _update_learning_rate(self, optimizers: Any) -> None:
+        """Set the learning rate of every group of parameters: a fixed multiple of that of the schedule."""
+        rate = self.lr_schedule(self._current_progress_remaining)
+        self.logger.record("train/learning_rate", rate)
+        for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * group.get("rate_factor", 1.0)
+
+    def _setup_exploration(self) -> None:
+        self.exploration_schedule = LinearSchedule(
+            self.exploration_initial_eps, self.exploration_final_eps, max(self.exploration_fraction, 1e-12)
+        )
+
+    def _setup_risk(self) -> None:
+        self.policy.measure = None if self.risk == "mean" else parse_risk(self.risk)
+
+    def _setup_unit(self) -> None:
+        if self.return_scale != "auto":
+            self.policy.rescale(float(self.return_scale))
+
+    def _setup_buffer(self) -> None:
+        if isinstance(self.replay_buffer, Replay):
+            self.replay_buffer.gamma, self.replay_buffer.n_steps = self.gamma, self.n_steps
 
     def set_random_seed(self, seed: int | None = None) -> None:
         """Seed torch, the environments, exploration and replay."""
@@ -178,8 +337,18 @@ class DistributionalDQN(OffPolicyAlgorithm):
     def _seed_generators(self, seed: int | None) -> None:
         # Spawned, because environments use the seed itself: actions must not correlate with their random numbers.
         replay, exploration = np.random.SeedSequence(seed).spawn(2)
-        self.replay_buffer.generator = np.random.default_rng(replay)
+        if isinstance(self.replay_buffer, Replay):
+            self.replay_buffer.generator = np.random.default_rng(replay)
         self.exploration.generator = np.random.default_rng(exploration)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without what belongs to a process: open files of the log."""
+        return {name: x for name, x in vars(self).items() if name != "_logger"} | {"_custom_logger": False}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if isinstance(self.replay_buffer, HerReplayBuffer) and self.env is not None:  # it leaves out the environment
+            self.replay_buffer.set_env(self.env)
 
     def learn(
         self,
@@ -191,49 +360,72 @@ class DistributionalDQN(OffPolicyAlgorithm):
         progress_bar: bool = False,
     ) -> Self:
         """Learn for a number of environment steps; the arguments are those of Stable-Baselines3."""
-        wanted = self.settings.compile
+        wanted = self.compile
         if wanted == "auto":
-            # Steps before an interruption count too, so that a resumed run is compiled like an uninterrupted one.
-            steps = total_timesteps + (0 if reset_num_timesteps else self.num_timesteps)
-            enough = steps * self._updates_per_step() >= _MIN_UPDATES_TO_COMPILE
-            wanted = enough and self.policy.measure is None and can_compile(self.device)
-        if wanted and not self.learner.compiled:
-            self.learner.compile()
+            wanted = self.learner.compiled or self.is_worth_compiling(total_timesteps)
+        self.learner.compiled = bool(wanted)
+        if wanted and self.learner.is_new and (self.verbose or progress_bar):
+            print("The first update is compiled, which takes some seconds.")
         name = tb_log_name or type(self).__name__
         return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)  # type: ignore
+
+    def is_worth_compiling(self, steps: int) -> bool:
+        """Whether compiling the update saves time in a number of environment steps, and is possible."""
+        enough = steps * self._updates_per_step() >= MIN_UPDATES_TO_COMPILE
+        return enough and not self.policy.has_statistics and can_compile(self.device)
 
     def _setup_learn(
         self, total_timesteps: int, callback: MaybeCallback = None, reset_num_timesteps: bool = True, *rest: Any
     ) -> tuple[int, BaseCallback]:
-        if reset_num_timesteps or self._last_obs is None:
+        if (reset_num_timesteps or self._last_obs is None) and isinstance(self.replay_buffer, Replay):
             self.replay_buffer.end_episodes()  # the environments are reset
         with self._environment_errors():
             return super()._setup_learn(total_timesteps, callback, reset_num_timesteps, *rest)
 
     def _updates_per_step(self) -> float:
-        frequency = self.train_freq.frequency if self.train_freq.unit.value == "step" else 1  # type: ignore[union-attr]
+        every: Any = self.train_freq
+        frequency = every.frequency if every.unit.value == "step" else 1
         return 1.0 if self.gradient_steps < 0 else self.gradient_steps / (frequency * self.n_envs)
 
-    def train(self, gradient_steps: int, batch_size: int) -> None:
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """Take updates on batches from the replay buffer."""
-        if self._n_updates == 0 and self.settings.return_scale == "auto":
-            self.policy.unit.fill_(return_scale(self.replay_buffer.returns(self._vec_normalize_env)))
-            if self.num_timesteps < _MIN_STEPS_TO_SCALE:
-                warnings.warn(
-                    f'return_scale="auto" was measured in {self.num_timesteps} steps; got learning_starts '
-                    f"{self.learning_starts}. Set return_scale, or increase learning_starts.",
-                    stacklevel=2,
-                )
+        assert self.replay_buffer is not None
+        if self.return_scale == "auto":
+            self._measure_unit()
+        if self.learner.policy is not self.policy:
+            self.learner = Learner(self.policy, self.learner.compiled)
+        self._update_learning_rate(self.policy.optimizer)
         self.policy.set_training_mode(True)
-        rate = self.settings.rate(self._current_progress_remaining)
+        metrics = []
         for _ in range(gradient_steps):
-            batch = self.replay_buffer.draw(batch_size, env=self._vec_normalize_env)
-            actions = batch.actions - self.policy.first_action if self.policy.first_action else batch.actions
-            self._metrics = self.learner.update(batch._replace(actions=actions), rate)
+            samples = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
+            batch = to_transitions(samples, self.gamma, self.policy.first_action)
+            metrics.append(self.learner.update(batch, self.max_grad_norm))
         self._n_updates += gradient_steps
+        self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
+        means = metrics[0] if len(metrics) == 1 else torch.stack(metrics).mean(0)
+        for name, value in zip(METRICS, means.tolist(), strict=True):
+            self.logger.record(f"train/{name}", value * (float(self.policy.unit) if name in _SCALED_METRICS else 1.0))
+
+    def _measure_unit(self) -> None:
+        """Choose the unit of returns by those in the replay buffer: at the start, and again when they have grown."""
+        step, last = self.num_timesteps, self._scaled_at
+        if step < 2 * last:
+            return
+        assert self.replay_buffer is not None
+        if not self.replay_buffer.rewards.any():  # all predictions that are right are 0, in any unit
+            return
+        unit = return_scale(returns_in(self.replay_buffer, self.gamma, self._vec_normalize_env))
+        if last < _STEPS_TO_SCALE or unit > _GROWTH * float(self.policy.unit):
+            self.policy.rescale(unit)
+        self._scaled_at = step
 
     def _on_step(self) -> None:
+        self._n_calls += 1
+        if self._n_calls % max(self.target_update_interval // self.n_envs, 1) == 0:
+            self.learner.update_target(self.tau)
         self.exploration_rate = self.exploration_schedule(self._current_progress_remaining)
+        self.logger.record("rollout/exploration_rate", self.exploration_rate)
 
     def _sample_action(
         self, learning_starts: int, action_noise: Any = None, n_envs: int = 1
@@ -277,7 +469,7 @@ class DistributionalDQN(OffPolicyAlgorithm):
             mask = mask_of(tensor)
             best = self.exploration.mix(best, self.exploration_rate, None if mask is None else mask.cpu().numpy())
         actions = best + self.policy.first_action
-        return (actions if batched else actions[0]), state
+        return (actions if batched else actions.squeeze(0)), state
 
     def return_distribution(self, observation: Any) -> NormalMixture:
         """Return the mixture of returns of every action, in units of the rewards.
@@ -321,30 +513,23 @@ class DistributionalDQN(OffPolicyAlgorithm):
         except (EOFError, BrokenPipeError, ConnectionResetError) as error:
             raise RuntimeError(f"An environment worker exited at step {self.num_timesteps}. {_RECOVERY}") from error
 
-    def dump_logs(self) -> None:
-        """Write the log, with the metrics of the last update."""
-        self.logger.record("rollout/exploration_rate", self.exploration_rate)
-        if self._metrics is not None:
-            for name, value in zip(METRICS, self._metrics.tolist(), strict=True):
-                self.logger.record(
-                    f"train/{name}", value * (self.policy.unit.item() if name in _SCALED_METRICS else 1.0)
-                )
-            self.logger.record("train/learning_rate", self.settings.rate(self._current_progress_remaining))
-            self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
-        super().dump_logs()
-
     def save(  # type: ignore[override]
-        self, path: str | os.PathLike | BinaryIO, *unused: Any, acting_only: bool = False, **also_unused: Any
+        self,
+        path: str | os.PathLike | BinaryIO,
+        exclude: Iterable[str] | None = None,
+        include: Iterable[str] | None = None,
+        *,
+        acting_only: bool = False,
     ) -> None:
         """Write the model to a file, atomically; the file holds JSON and tensors, and no code.
 
         Args:
             path: of the file, whose folder is created if needed; or an open file.
+            exclude: settings to leave out; the loaded model has their defaults.
+            include: settings of `exclude` to keep after all.
             acting_only: leave out what only learning needs, for a file a quarter of the size.
-            unused: further arguments of Stable-Baselines3's `save`.
-            also_unused: the same.
         """
-        file.save(self, path, acting_only=acting_only)
+        file.save(self, path, exclude or (), include or (), acting_only=acting_only)
 
     @classmethod
     def load(  # type: ignore[override]
@@ -355,7 +540,7 @@ class DistributionalDQN(OffPolicyAlgorithm):
         custom_objects: Mapping[str, Any] | None = None,
         print_system_info: bool = False,
         force_reset: bool = True,
-        **settings: Any,
+        **changes: Any,
     ) -> Self:
         """Read a model from a file that `save` wrote.
 
@@ -363,16 +548,18 @@ class DistributionalDQN(OffPolicyAlgorithm):
             path: of the file, or an open file.
             env: to continue learning in; None to act only.
             device: of the networks.
-            custom_objects: further settings; other names are ignored, as in Stable-Baselines3.
+            custom_objects: further arguments; names that are none are ignored, as in Stable-Baselines3.
             print_system_info: whether to print versions.
             force_reset: not used; environments are always reset.
-            settings: fields of `cramix.rl.Settings` to change; needed for classes and functions of your own, which
-                files do not hold.
+            changes: arguments of the constructor to change; needed for classes and functions of your own, which files
+                do not hold.
         """
         if print_system_info:
             get_system_info()
-        known = {name: x for name, x in (custom_objects or {}).items() if name in Settings.__dataclass_fields__}
-        return file.load(cls, path, env, device, {**known, **settings})
+        parameters = inspect.signature(cls).parameters
+        check_names("load", changes, parameters)
+        known = {name: x for name, x in (custom_objects or {}).items() if name in parameters}
+        return file.load(cls, path, env, device, {**known, **changes})
 
     def set_parameters(
         self,
@@ -382,31 +569,51 @@ class DistributionalDQN(OffPolicyAlgorithm):
     ) -> None:
         """Load the networks of a file that `save` wrote, or of the result of `get_parameters`."""
         given = load_path_or_dict
-        parameters: Any = given if isinstance(given, dict) else {"policy": file.networks(given)}
+        # A copy: an optimiser would share its state with the one it comes from.
+        parameters: Any = copy.deepcopy(given) if isinstance(given, dict) else {"policy": file.networks(given)}
+        if "policy.optimizer" not in parameters and not isinstance(given, dict):
+            exact_match = False
         super().set_parameters(parameters, exact_match, device)
 
-    def save_replay_buffer(self, path: str | os.PathLike) -> None:  # type: ignore[override]
-        """Write the replay buffer to a file."""
-        self.replay_buffer.save(path)
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy", "policy.optimizer"], []
 
-    def load_replay_buffer(self, path: str | os.PathLike, truncate_last_traj: bool = True) -> None:  # type: ignore[override]
-        """Read the replay buffer from a file."""
-        self.replay_buffer.load(path)
-        if truncate_last_traj:
-            self.replay_buffer.end_episodes()
+    def save_replay_buffer(self, path: str | os.PathLike | BinaryIO) -> None:  # type: ignore[override]
+        """Write the replay buffer to a file: without code if it is that of the package, else as Stable-Baselines3."""
+        if isinstance(self.replay_buffer, Replay):
+            self.replay_buffer.save(path)
+        else:
+            super().save_replay_buffer(path)  # type: ignore[arg-type]
+
+    def load_replay_buffer(self, path: str | os.PathLike | BinaryIO, truncate_last_traj: bool = True) -> None:  # type: ignore[override]
+        """Read the replay buffer from a file that `save_replay_buffer` wrote."""
+        if not issubclass(self.replay_buffer_class or Replay, Replay):
+            return super().load_replay_buffer(path, truncate_last_traj)  # type: ignore[arg-type]
+        buffer = self._make_replay_buffer() if self.replay_buffer is None else self.replay_buffer
+        assert isinstance(buffer, Replay)
+        buffer.load(path)
+        buffer.device = self.device
+        self.replay_buffer = buffer
+        buffer.ends_at_next_step = truncate_last_traj
+        return None
 
 
-def _written_out(settings: Settings) -> Signature:
-    """Return the signature of an algorithm whose default settings are these."""
-    constructor = signature(DistributionalDQN.__init__)
-    _, *own = constructor.parameters.values()
-    named = [p for p in own if p.kind is not Parameter.VAR_KEYWORD and not p.name.startswith("_")]
-    first = [p for p in named if p.kind is not Parameter.KEYWORD_ONLY or p.name == "preset"]
-    last = [p for p in named if p not in first]
-    return constructor.replace(parameters=[*first, *settings.parameters(), *last])
+def _tau(tau: float | None, interval: int) -> float:
+    """Return the default of `tau`: a network that moves rarely is copied."""
+    return tau if tau is not None else 0.005 if interval == 1 else 1.0
 
 
 def return_scale(returns: np.ndarray) -> float:
-    """Return a fifth of the root mean square of returns: the unit of a network (docs/rl.md)."""
-    size = float(np.sqrt(np.square(returns).mean())) if returns.size else 0.0
-    return size / 5 if size > 0 else 1.0
+    """Return a fifth of the root mean square of the returns that are not 0: the unit of a network (docs/rl.md)."""
+    found = returns[returns != 0]
+    return float(np.sqrt(np.square(found).mean())) / 5 if found.size else 1.0
+
+
+# What to do when a setting of a model is changed.
+_DEPENDENTS = {
+    **dict.fromkeys(("learning_rate", "final_learning_rate"), "_setup_lr_schedule"),
+    **dict.fromkeys(("exploration_fraction", "exploration_initial_eps", "exploration_final_eps"), "_setup_exploration"),
+    **dict.fromkeys(("gamma", "n_steps"), "_setup_buffer"),
+    "return_scale": "_setup_unit",
+    "risk": "_setup_risk",
+}

@@ -2,91 +2,157 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 import torch
+from stable_baselines3.common import buffers, torch_layers, utils
+from stable_baselines3.her import her_replay_buffer
 from torch import Tensor, nn
 
 from cramix.atomic import replacing
+from cramix.rl import replay
 from cramix.rl.archive import MALFORMED, pack, unpack
 from cramix.rl.learner import optimizer_state, restore_optimizer
-from cramix.rl.settings import Settings
 from cramix.rl.spaces import from_json, to_json
 
 if TYPE_CHECKING:
     from cramix.rl.algorithm import DistributionalDQN
 
-_FORMAT = 2
-_COUNTERS = ("num_timesteps", "_n_updates", "_episode_num", "_total_timesteps", "_current_progress_remaining")
+_FORMAT = 3
+_COUNTERS = (
+    "num_timesteps",
+    "_n_updates",
+    "_n_calls",
+    "_scaled_at",
+    "_episode_num",
+    "_total_timesteps",
+    "_current_progress_remaining",
+)
 _ONLINE, _TARGET = "q_net.", "q_net_target."
 _OMITTED = object()
 # Classes that files may name.
-_MODULES = {"torch.nn": nn, "torch.optim": torch.optim}
+_MODULES = {module.__name__: module for module in (nn, torch.optim, torch_layers, buffers, her_replay_buffer, replay)}
+_SCHEDULES = (utils.LinearSchedule, utils.ConstantSchedule)
+# A function of the remaining progress is stored as a table of this many values.
+_TABLE = 1001
 _FIELDS: dict[str, Any] = {
     "algorithm": str,
     "policy": str,
-    "settings": dict,
+    "arguments": dict,
     "left_out": list,
     "observation_space": dict,
     "action_space": dict,
     "n_envs": int,
-    "seed": int | None,
     "counts": dict,
     "exploration_rate": int | float,
-    "updates": int,
     "generators": dict,
 }
-# Arguments of the log.
-_LOG = {"verbose": int, "tensorboard_log": str, "stats_window_size": int}
+# Arguments of the constructor that are not settings, and settings without which there is no network.
+_OTHERS = ("policy", "env", "device", "_init_setup_model")
+_NEEDED = ("policy_kwargs", "returns")
 _DAMAGED = "Restore it from a copy, or delete it and train again."
 Model = TypeVar("Model", bound="DistributionalDQN")
 
 
-def save(model: DistributionalDQN, path: str | os.PathLike | BinaryIO, *, acting_only: bool = False) -> None:
+class Table:
+    """A schedule: values at evenly spaced times, between which it is linear.
+
+    Args:
+        values: from the end, where no progress remains, to the start.
+
+    Example:
+        >>> Table([0.0, 1.0, 4.0])(0.75)
+        2.5
+    """
+
+    def __init__(self, values: list[float]):
+        self.values = values
+
+    def __call__(self, progress_remaining: float) -> float:
+        """Return the value when this fraction of the run remains."""
+        return float(np.interp(progress_remaining, np.linspace(0, 1, len(self.values)), self.values))
+
+
+def save(
+    model: DistributionalDQN,
+    path: str | os.PathLike | BinaryIO,
+    exclude: Iterable[str] = (),
+    include: Iterable[str] = (),
+    *,
+    acting_only: bool = False,
+) -> None:
     """Write settings, networks, and the states of the optimiser and of the random generators.
 
     Args:
         model: the agent.
         path: of the file, or an open file.
+        exclude: settings to leave out.
+        include: settings of `exclude` to keep after all.
         acting_only: leave out the target network and the state of the optimiser, which are three quarters of the file.
             The loaded agent acts the same; if it learns on, its target network starts as a copy of the online network.
     """
-    settings, left_out = _encode(asdict(model.settings))
+    arguments = {name: getattr(model, _attribute(name)) for name in _names(type(model))}
+    # Everything that shapes the network: files must not depend on the defaults of a later version.
+    policy: Any = getattr(model.policy, "_orig_mod", model.policy)  # the policy that torch.compile wraps
+    arguments["policy_kwargs"] = {**model.policy_kwargs, **policy.architecture.layers()}
+    arguments["returns"] = policy.returns_options
+    for name in include:
+        if name not in arguments:
+            raise ValueError(
+                f"include must be settings; got {name!r}. There are {', '.join(arguments)}; "
+                "save_replay_buffer writes the replay buffer."
+            )
+    exclude = set(exclude) - set(include)
+    for name in exclude:
+        if name in _NEEDED or not hasattr(model, _attribute(name)):
+            raise ValueError(
+                f"exclude must be settings that a network can be built without; got {name!r}. "
+                f"There are {', '.join(x for x in arguments if x not in _NEEDED)}."
+            )
+    encoded, left_out = _encode({name: x for name, x in arguments.items() if name not in exclude})
+    generators = {"exploration": model.exploration.generator.bit_generator.state}
+    if isinstance(model.replay_buffer, replay.Replay):
+        generators["replay"] = model.replay_buffer.generator.bit_generator.state
     metadata = {
         "format": _FORMAT,
         "algorithm": type(model).__name__,
-        "policy": type(model.policy).__name__,
-        "settings": settings,
+        "policy": type(policy).__name__,
+        "arguments": encoded,
         "left_out": left_out,
         "acting_only": acting_only,
         "observation_space": to_json(model.observation_space),
         "action_space": to_json(model.action_space),
         "n_envs": model.n_envs,
-        "seed": model.seed,
-        "log": {
-            "verbose": int(model.verbose),
-            "tensorboard_log": None if model.tensorboard_log is None else str(model.tensorboard_log),
-            "stats_window_size": int(model._stats_window_size),
-        },
         "counts": {name: getattr(model, name) for name in _COUNTERS},
         "exploration_rate": model.exploration_rate,
-        "updates": model.learner.updates,
-        "generators": {
-            "exploration": model.exploration.generator.bit_generator.state,
-            "replay": model.replay_buffer.generator.bit_generator.state,
-        },
+        "generators": generators,
     }
-    networks, state = model.policy.state_dict(), optimizer_state(model.learner.optimizer)
+    networks, state = policy.state_dict(), optimizer_state(policy.optimizer)
     if acting_only:
         networks, state = {name: x for name, x in networks.items() if not name.startswith(_TARGET)}, {}
     with _writing(path) as file:
         pack(file, "model", metadata, networks=networks, optimizer=state)
+
+
+def _names(cls: type) -> list[str]:
+    """Return the settings of an algorithm: the arguments of its constructor, but a few."""
+    from cramix.rl.algorithm import DistributionalDQN
+
+    known = {**inspect.signature(DistributionalDQN).parameters, **inspect.signature(cls).parameters}
+    kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+    return [name for name, p in known.items() if name not in _OTHERS and p.kind not in kinds]
+
+
+def _attribute(name: str) -> str:
+    """Return the attribute of a model that holds a setting."""
+    return "_stats_window_size" if name == "stats_window_size" else name
 
 
 @contextmanager
@@ -108,12 +174,16 @@ def load(cls: type[Model], path: str | os.PathLike | BinaryIO, env: Any, device:
             f"{path} must hold a {cls.__name__}; got a {metadata['algorithm']}. Use {metadata['algorithm']}.load."
         )
     with _consistent(path, changes):
-        settings = _decode(metadata["settings"], path)
-        Settings(**settings)
+        arguments = _decode(metadata["arguments"], path)
+        for name in arguments:
+            if name not in _names(cls):
+                raise ValueError(
+                    f"{path} must have settings of this version of cramix; got {name}. Use the version that saved it."
+                )
         observations, actions = from_json(metadata["observation_space"]), from_json(metadata["action_space"])
-    for name in ("policy_kwargs", "returns", "optimizer_kwargs"):
-        if name in changes:
-            changes[name] = {**settings[name], **changes[name]}
+    for name, value in changes.items():
+        if isinstance(arguments.get(name), dict) and isinstance(value, dict):
+            changes[name] = {**arguments[name], **value}
     missing = [name for name in metadata["left_out"] if not _given(name, changes)]
     if missing:
         raise ValueError(
@@ -126,10 +196,18 @@ def load(cls: type[Model], path: str | os.PathLike | BinaryIO, env: Any, device:
             f"policy must be one of {', '.join(cls.policy_aliases)}, or a class; got {policy}. "
             "Pass the class that the file was made with, policy=..., to load."
         )
-    arguments = {"seed": metadata["seed"], **_log_arguments(metadata.get("log")), **settings, **changes}
-    model: Model = cast(Any, cls)(policy, env, device=device, _init_setup_model=False, **arguments)
+    model: Model = cast(Any, cls)(policy, env, device=device, _init_setup_model=False)
+    with _consistent(path, {}):
+        for name, value in arguments.items():
+            setattr(model, _attribute(name), value)
+    for name, value in changes.items():
+        setattr(model, _attribute(name), value)
     if env is None:
         model.n_envs = metadata["n_envs"]
+        if issubclass(model.replay_buffer_class or replay.Replay, her_replay_buffer.HerReplayBuffer):
+            raise ValueError(
+                f"env must be an environment with HerReplayBuffer; got None. Pass it to load, with the file {path}."
+            )
     elif (model.observation_space, model.action_space) != (observations, actions):
         raise ValueError(
             f"env must have the spaces of the file; got {model.observation_space}, {model.action_space} instead of "
@@ -141,20 +219,14 @@ def load(cls: type[Model], path: str | os.PathLike | BinaryIO, env: Any, device:
         model._setup_model()
     with _consistent(path, changes, RuntimeError):
         model.policy.load_state_dict(networks)
-        restore_optimizer(model.learner.optimizer, state)
+        restore_optimizer(model.policy.optimizer, state)
         for name in _COUNTERS:
             setattr(model, name, metadata["counts"][name])
         model.exploration_rate = float(metadata["exploration_rate"])
-        model.learner.updates = metadata["updates"]
         model.exploration.generator.bit_generator.state = metadata["generators"]["exploration"]
-        model.replay_buffer.generator.bit_generator.state = metadata["generators"]["replay"]
+        if "replay" in metadata["generators"] and isinstance(model.replay_buffer, replay.Replay):
+            model.replay_buffer.generator.bit_generator.state = metadata["generators"]["replay"]
     return model
-
-
-def _log_arguments(log: Any) -> dict[str, Any]:
-    """Return the arguments of the log that a file has."""
-    log = log if isinstance(log, dict) else {}
-    return {name: log[name] for name, kind in _LOG.items() if isinstance(log.get(name), kind)}
 
 
 def networks(path: str | os.PathLike | BinaryIO) -> dict[str, Tensor]:
@@ -204,8 +276,8 @@ def _read(path: str | os.PathLike | BinaryIO) -> tuple[dict[str, Any], dict[str,
     return metadata, networks, state
 
 
-def _encode(settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return settings as plain values, and the names of those that have none."""
+def _encode(arguments: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return arguments as plain values, and the names of those that have none."""
     left_out: list[str] = []
 
     def encoded(value: Any, name: str) -> Any:
@@ -217,23 +289,49 @@ def _encode(settings: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
             return _OMITTED if any(x is _OMITTED for x in several) else several
         if isinstance(value, np.generic):
             value = value.item()
+        if isinstance(value, Enum):
+            value = value.value
+        if isinstance(value, os.PathLike):
+            value = str(value)
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        for where, module in _MODULES.items():
-            if isinstance(value, type) and vars(module).get(getattr(value, "__name__", "")) is value:
-                return {where: getattr(value, "__name__", "")}
+        if name == "learning_rate" and callable(value):
+            return _encode_schedule(value)
+        if isinstance(value, type):
+            name_of_class = getattr(value, "__name__", "")
+            for where, module in _MODULES.items():
+                if vars(module).get(name_of_class) is value:
+                    return {where: name_of_class}
+            if value.__module__.startswith("lion_pytorch"):
+                return name_of_class
         left_out.append(name)
         return _OMITTED
 
-    return encoded(settings, ""), left_out
+    return encoded(arguments, ""), left_out
 
 
-def _decode(settings: dict[str, Any], path: Any) -> dict[str, Any]:
-    """Return settings from plain values; classes are looked up in modules of torch and nowhere else."""
+def _encode_schedule(schedule: Callable[[float], float]) -> dict[str, Any]:
+    """Return a schedule as plain values: a function of the user's as a table."""
+    while isinstance(schedule, utils.FloatSchedule):
+        schedule = schedule.value_schedule
+    if isinstance(schedule, _SCHEDULES):
+        return {"schedule": type(schedule).__name__, **{name: float(x) for name, x in vars(schedule).items()}}
+    if isinstance(schedule, Table):
+        return {"schedule": "Table", "values": schedule.values}
+    return {"schedule": "Table", "values": [float(schedule(left)) for left in np.linspace(0, 1, _TABLE).tolist()]}
+
+
+def _decode(arguments: dict[str, Any], path: Any) -> dict[str, Any]:
+    """Return arguments from plain values; classes are looked up in a few modules and nowhere else."""
+    schedules: dict[str, Any] = {kind.__name__: kind for kind in (*_SCHEDULES, Table)}
 
     def decoded(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
+        if "schedule" in value:
+            if value["schedule"] not in schedules:
+                raise ValueError(f"{path} must have a known schedule; got {value['schedule']}. {_DAMAGED}")
+            return schedules[value["schedule"]](**{name: x for name, x in value.items() if name != "schedule"})
         for where, module in _MODULES.items():
             if set(value) == {where}:
                 found = vars(module).get(value[where])
@@ -242,12 +340,7 @@ def _decode(settings: dict[str, Any], path: Any) -> dict[str, Any]:
                 return found
         return {key: decoded(x) for key, x in value.items()}
 
-    for name in settings:
-        if name not in Settings.__dataclass_fields__:
-            raise ValueError(
-                f"{path} must have settings of this version of cramix; got {name}. Use the version that saved it."
-            )
-    return decoded(settings)
+    return decoded(arguments)
 
 
 def _given(name: str, changes: dict[str, Any]) -> bool:

@@ -1,91 +1,165 @@
-"""The learner: both networks and the optimiser, one update at a time, compiled where that pays."""
+"""The learner: one update of a policy at a time, compiled where that pays."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from cramix.fitting.learning_rates import require_lion
-from cramix.rl.layout import FlatParameters
-from cramix.rl.network import ReturnNetwork
 from cramix.rl.objective import Objective
+from cramix.rl.policy import ReturnPolicy
 from cramix.rl.replay import Transitions
-from cramix.rl.risk import Measure
-from cramix.rl.settings import Settings
+from cramix.torch_internals import lerp_all
+
+Gradients = dict[str, Tensor]
 
 
 class Learner:
-    """Holds the online and the target network and takes steps of the optimiser.
+    """Takes steps of the optimiser of a policy, and moves its target network.
+
+    Copies and pickles learn on as the original does; only the compiled graph is built again.
 
     Args:
-        online: the network that learns.
-        target: the network that evaluates next actions.
-        unit: one unit of the networks in units of the rewards, a tensor with one element.
-        settings: of the algorithm.
-        measure: the risk measure that selects the best next action; None is the mean.
+        policy: holds the networks, the optimiser and the unit of returns.
+        compiled: whether the update is compiled. If that fails at the first one, the learner warns and runs without.
     """
 
-    def __init__(
-        self,
-        online: ReturnNetwork,
-        target: ReturnNetwork,
-        unit: Tensor,
-        settings: Settings,
-        measure: Measure | None = None,
-    ):
-        self.unit, self.settings = unit, settings
-        fractions = online.fractions() if settings.fraction_learning_rate is not None else []
-        layout = FlatParameters(online, [fractions])
-        self.vectors, self.targets = layout.vectors, FlatParameters(target, [_same(target, online, fractions)]).vectors
-        self.objective = Objective(online, layout, settings.max_grad_norm, measure)
-        self.rate_factors = rate_factors(len(self.vectors), bool(fractions), settings)
-        self._leaves = [nn.Parameter(vector) for vector in self.vectors]
-        self.optimizer = make_optimizer(self._leaves, self.rate_factors, settings)
-        self.compiled = False
-        self._gradient: Callable[..., tuple[Sequence[Tensor], Tensor]] = self.objective.eager_gradient
-        self.updates = 0
+    def __init__(self, policy: ReturnPolicy, compiled: bool = False):
+        self.policy = policy
+        self.compiled = compiled
+        self._graph: Callable[..., tuple[Gradients, Tensor]] | None = None
 
-    def compile(self) -> None:
-        """Compile the update; if that fails, warn and run it without the compiler."""
-        # One graph for prediction, target, loss and gradient: in networks of this size, calls cost more than layers.
-        graph = compiled(Objective.gradient)
-        works = False
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_graph": None}
 
-        def gradient(*state: Any) -> tuple[Sequence[Tensor], Tensor]:
-            nonlocal works
-            try:
-                with torch.no_grad():
-                    result = graph(self.objective, *state)
-                works = True
-                return result
-            except Exception as error:
-                if works:
-                    raise
-                warnings.warn(
-                    f"the update could not be compiled and runs uncompiled, which is slower: {_first_line(error)}. "
-                    "Install a C++ compiler, or use compile=False.",
-                    stacklevel=2,
-                )
-                self.compiled, self._gradient = False, self.objective.eager_gradient
-                return self._gradient(*state)
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing is compiled yet."""
+        return self._graph is None
 
-        self.compiled, self._gradient = True, gradient
-
-    def update(self, batch: Transitions, rate: float) -> Tensor:
-        """Take one step at a learning rate and return `METRICS` as one tensor."""
-        gradients, metrics = self._gradient(self.vectors, self.targets, batch, self.unit)
-        take_step(self.optimizer, self._leaves, gradients, rate)
-        self.updates += 1
-        if self.updates % self.settings.target_update_interval == 0:
-            polyak_update(self.targets, self.vectors, self.settings.tau)
+    def update(self, batch: Transitions, max_grad_norm: float | None = None) -> Tensor:
+        """Take one step at the learning rates of the optimiser, and return `METRICS` as one tensor."""
+        metrics = self._compiled(batch, max_grad_norm) if self.compiled else self._eager(batch, max_grad_norm)
+        self.policy.optimizer.step()
         return metrics
+
+    def update_target(self, tau: float) -> None:
+        """Move the target network by a fraction towards the online network, and copy statistics of normalisations."""
+        online, target = self.policy.q_net, self.policy.q_net_target
+        lerp_all(list(target.parameters()), list(online.parameters()), tau)
+        for old, new in zip(target.buffers(), online.buffers(), strict=True):
+            old.copy_(new)
+
+    def _objective(self) -> Objective:
+        online = self.policy.q_net
+        return Objective(online.returns, online.members, self.policy.measure)
+
+    def _eager(self, batch: Transitions, max_grad_norm: float | None) -> Tensor:
+        policy, objective = self.policy, self._objective()
+        policy.set_training_mode(False)  # targets are not random, and leave statistics of normalisations alone
+        with torch.no_grad():
+            target = objective.target(policy.q_net, policy.q_net_target, batch, policy.unit)
+        policy.set_training_mode(True)
+        loss, metrics = objective.loss(policy.q_net(batch.observations), target, batch.actions)
+        policy.optimizer.zero_grad()
+        loss.backward()
+        parameters = [p for p in policy.q_net.parameters() if p.grad is not None]
+        norm = get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
+        if max_grad_norm is not None:
+            clip_grads_with_norm_(parameters, max_grad_norm, norm, foreach=True)
+        return torch.cat([norm.unsqueeze(0), metrics])
+
+    def _compiled(self, batch: Transitions, max_grad_norm: float | None) -> Tensor:
+        policy, first = self.policy, self._graph is None
+        if policy.has_statistics:
+            return self._give_up("batch normalisation is not supported", batch, max_grad_norm)
+        # One graph for prediction, target, loss and gradient: in networks of this size, calls cost more than layers.
+        self._graph = self._graph or compiled(_gradients)
+        parameters, targets = (dict(net.named_parameters()) for net in (policy.q_net, policy.q_net_target))
+        try:
+            with torch.no_grad():
+                gradients, metrics = self._graph(
+                    self._objective(),
+                    policy.q_net,
+                    policy.q_net_target,
+                    parameters,
+                    targets,
+                    batch,
+                    policy.unit,
+                    max_grad_norm,
+                )
+        except Exception as error:
+            if not first:
+                raise
+            return self._give_up(_first_line(error), batch, max_grad_norm)
+        for name, parameter in parameters.items():
+            parameter.grad = gradients[name]
+        return metrics
+
+    def _give_up(self, reason: str, batch: Transitions, max_grad_norm: float | None) -> Tensor:
+        warnings.warn(
+            f"the update could not be compiled and runs uncompiled, which is slower: {reason}. "
+            "Install a C++ compiler, or use compile=False.",
+            stacklevel=2,
+        )
+        self.compiled, self._graph = False, None
+        return self._eager(batch, max_grad_norm)
+
+
+def _gradients(
+    objective: Objective,
+    training: nn.Module,
+    evaluating: nn.Module,
+    parameters: Gradients,
+    targets: Gradients,
+    batch: Transitions,
+    unit: Tensor,
+    max_grad_norm: float | None,
+) -> tuple[Gradients, Tensor]:
+    """Return the clipped gradients by name, and `METRICS`; a pure function of the parameters.
+
+    Args:
+        objective: the loss.
+        training: the network in training mode.
+        evaluating: the same network in evaluation mode, for targets.
+        parameters: of the online network.
+        targets: of the target network.
+        batch: transitions.
+        unit: one unit of the network in units of the rewards.
+        max_grad_norm: None does not clip.
+    """
+    target = objective.target(
+        lambda x: functional_call(evaluating, parameters, (x,)),
+        lambda x: functional_call(evaluating, targets, (x,)),
+        batch,
+        unit,
+    )
+
+    def loss(values: Gradients) -> tuple[Tensor, Tensor]:
+        return objective.loss(functional_call(training, values, (batch.observations,)), target, batch.actions)
+
+    gradients, (_, metrics) = grad_and_value(loss, has_aux=True)(parameters)
+    norm = torch.stack([x.square().sum() for x in gradients.values()]).sum().sqrt()
+    shrink = clip_factor(norm, max_grad_norm)
+    return {name: in_order(x * shrink) for name, x in gradients.items()}, torch.cat([norm.unsqueeze(0), metrics])
+
+
+def clip_factor(norm: Tensor, max_grad_norm: float | None) -> Tensor:
+    """Return the factor for gradients of this norm, as `torch.nn.utils.clip_grad_norm_` does; None does not clip."""
+    return torch.ones_like(norm) if max_grad_norm is None else (max_grad_norm / (norm + 1e-6)).clamp_max(1.0)
+
+
+def in_order(gradient: Tensor) -> Tensor:
+    """Return a gradient in the memory order of its parameter: fused optimisers read both without their strides."""
+    return gradient.contiguous()
 
 
 def compiled(function: Callable) -> Callable:
@@ -103,53 +177,6 @@ def can_compile(device: torch.device) -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
 
 
-def rate_factors(groups: int, fractions: bool, settings: Settings) -> list[float]:
-    """Return the learning rate of every group relative to `learning_rate`; fractions are the last group."""
-    if not fractions:
-        return [1.0]
-    start, own = settings.rate(1.0), settings.fraction_learning_rate or 0.0
-    if start <= 0:
-        raise ValueError(
-            f"fraction_learning_rate must be None if learning_rate starts at 0; got {own}. "
-            "It is relative to the initial learning rate, so start above 0."
-        )
-    return [1.0, own / start][-groups:]
-
-
-def make_optimizer(
-    leaves: Sequence[nn.Parameter], rate_factors: Sequence[float], settings: Settings
-) -> torch.optim.Optimizer:
-    """Return the optimiser of the settings."""
-    start = settings.rate(1.0)
-    groups = [{"params": [leaf], "rate_factor": x} for leaf, x in zip(leaves, rate_factors, strict=True)]
-    arguments = dict(settings.optimizer_kwargs)
-    if settings.optimizer == "adam":
-        return torch.optim.Adam(groups, lr=start, fused=True, **{"eps": 1e-4, **arguments})
-    if settings.optimizer == "lion":
-        return require_lion()(groups, lr=start, **arguments)
-    return settings.optimizer(groups, lr=start, **arguments)  # type: ignore[operator]
-
-
-def take_step(
-    optimizer: torch.optim.Optimizer,
-    leaves: Sequence[nn.Parameter],
-    gradients: Sequence[Tensor],
-    rate: float,
-) -> None:
-    """Take a step along gradients; each group's learning rate is a multiple of `rate`."""
-    for leaf, gradient in zip(leaves, gradients, strict=True):
-        leaf.grad = gradient
-    for group in optimizer.param_groups:
-        group["lr"] = rate * group["rate_factor"]
-    optimizer.step()
-
-
-def polyak_update(targets: Sequence[Tensor], vectors: Sequence[Tensor], tau: float) -> None:
-    """Move the target network by a fraction `tau` towards the online network."""
-    for target, vector in zip(targets, vectors, strict=True):
-        target.lerp_(vector, tau)
-
-
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the state of an optimiser, `{"0/exp_avg": ..., ...}`."""
     states = optimizer.state_dict()["state"]
@@ -163,13 +190,6 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Tensor]
         i, _, name = key.partition("/")
         states.setdefault(int(i), {})[name] = x
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
-
-
-def _same(module: nn.Module, other: nn.Module, parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-    """Return the parameters of a module with the same names as these parameters of another module."""
-    wanted = {id(p) for p in parameters}
-    names = {name for name, p in other.named_parameters() if id(p) in wanted}
-    return [p for name, p in module.named_parameters() if name in names]
 
 
 def _first_line(error: Exception) -> str:

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.preprocessing import preprocess_obs
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
 from torch import Tensor, nn
 
 from cramix.checks import check_integer
-from cramix.rl.masks import without_mask
+from cramix.rl.masks import apply_mask, mask_of, without_mask
 from cramix.rl.returns import Parts, Returns
-from cramix.rl.settings import check_fields
 
 Observation = Tensor | dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The layers of a network, `policy_kwargs` in Stable-Baselines3.
+    """The layers of a network.
 
     Args:
         net_arch: widths of the hidden layers.
@@ -32,16 +32,16 @@ class Architecture:
         dueling: whether actions share a common value.
         members: number of networks that learn side by side from different initial weights; the prediction is their
             equally weighted mixture.
-        features_extractor_class: the first layers, as in Stable-Baselines3.
+        features_extractor_class: the first layers, as in Stable-Baselines3; the members share them.
         features_extractor_kwargs: arguments of `features_extractor_class`.
         normalize_images: whether images are divided by 255.
     """
 
-    net_arch: Sequence[int] = (128, 128)
+    net_arch: Sequence[int]
     activation_fn: Callable[[], nn.Module] = nn.ReLU
     layer_norm: bool = False
     dueling: bool = False
-    members: int = 4
+    members: int = 1
     features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor
     features_extractor_kwargs: dict[str, Any] = field(default_factory=dict)
     normalize_images: bool = True
@@ -56,23 +56,17 @@ class Architecture:
         if not callable(self.activation_fn):
             raise ValueError(f"activation_fn must be a class of layers; got {self.activation_fn!r}. Try torch.nn.ReLU.")
 
-    @classmethod
-    def from_kwargs(cls, kwargs: dict[str, Any], **defaults: Any) -> Self:
-        """Return the architecture of `policy_kwargs`; names with the value None have their default."""
-        check_fields("policy_kwargs", kwargs, cls)
-        return cls(**{**defaults, **{name: x for name, x in kwargs.items() if x is not None}})
-
     def layers(self) -> dict[str, Any]:
         """Return what shapes the network, but the features extractor."""
         return {name: getattr(self, name) for name in ("net_arch", "activation_fn", "layer_norm", "dueling", "members")}
 
 
-class ReturnNetwork(nn.Module):
+class ReturnNetwork(BasePolicy):
     """Observations to the return distribution of every action.
 
     Args:
         observation_space: of the environment; a key "action_mask" is left out.
-        actions: number of actions.
+        action_space: discrete.
         returns_class: class of the last layer.
         returns: its options.
         architecture: of the other layers.
@@ -81,26 +75,22 @@ class ReturnNetwork(nn.Module):
     def __init__(
         self,
         observation_space: spaces.Space,
-        actions: int,
+        action_space: spaces.Discrete,
         returns_class: type[Returns],
         returns: dict[str, Any],
         architecture: Architecture,
     ):
-        super().__init__()
         a = architecture
-        self.observation_space = without_mask(observation_space)
-        self.normalize_images = a.normalize_images
-        kinds = (
-            self.observation_space.spaces
-            if isinstance(self.observation_space, spaces.Dict)
-            else {"": observation_space}
-        )
+        super().__init__(observation_space, action_space, normalize_images=a.normalize_images)
+        self._arguments = {"returns_class": returns_class, "returns": returns, "architecture": architecture}
+        self.observed = without_mask(observation_space)
+        kinds = self.observed.spaces if isinstance(self.observed, spaces.Dict) else {"": self.observed}
         self._choices = {
             key: (int(kind.start), int(kind.start + kind.n))
             for key, kind in kinds.items()
             if isinstance(kind, spaces.Discrete)
         }
-        self.features_extractor = a.features_extractor_class(self.observation_space, **a.features_extractor_kwargs)
+        self.features_extractor = a.features_extractor_class(self.observed, **a.features_extractor_kwargs)
         widths = [self.features_extractor.features_dim, *a.net_arch]
 
         def trunk() -> nn.Sequential:
@@ -111,7 +101,7 @@ class ReturnNetwork(nn.Module):
             return nn.Sequential(*layers)
 
         def head() -> Returns:
-            return returns_class(widths[-1], actions, a.dueling, **returns)
+            return returns_class(widths[-1], int(action_space.n), a.dueling, **returns)
 
         self.each = nn.ModuleList(nn.Sequential(trunk(), head()) for _ in range(a.members))
 
@@ -126,10 +116,17 @@ class ReturnNetwork(nn.Module):
 
     def preprocess(self, observation: Observation) -> Any:
         """Return the input of the features extractor."""
-        space = self.observation_space
+        space = self.observed
         if isinstance(space, spaces.Dict):
             return {key: self._preprocess(key, part, observation[key]) for key, part in space.spaces.items()}  # type: ignore
         return self._preprocess("", space, observation)
+
+    def _predict(self, observation: Observation, deterministic: bool = True) -> Tensor:
+        values = apply_mask(self(observation).mean(), mask_of(observation))
+        return values.argmax(-1) + int(self.action_space.start)  # type: ignore[attr-defined]
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {"observation_space": self.observation_space, "action_space": self.action_space, **self._arguments}
 
     @property
     def members(self) -> int:
@@ -148,10 +145,11 @@ class ReturnNetwork(nn.Module):
 
     def _preprocess(self, key: str, space: spaces.Space, observation: Any) -> Any:
         """Return an observation as Stable-Baselines3 does; the one-hot encoding is one that compiles."""
+        dtype = self.each[0][-1].dtype  # type: ignore[index]
         if key not in self._choices:
-            return preprocess_obs(observation, space, normalize_images=self.normalize_images)
+            return preprocess_obs(observation, space, normalize_images=self.normalize_images).to(dtype)  # type: ignore
         choices = torch.arange(*self._choices[key], device=observation.device)
-        return (observation.long().unsqueeze(-1) == choices).float()
+        return (observation.long().unsqueeze(-1) == choices).to(dtype)
 
 
 def to_tensor(observation: Any, device: torch.device) -> Observation:

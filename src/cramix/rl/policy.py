@@ -1,10 +1,9 @@
-"""Policies in the sense of Stable-Baselines3: online and target network, and the choice of actions."""
+"""Policies in the sense of Stable-Baselines3: online and target network, the optimiser, and the choice of actions."""
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any, Self, cast
 
 import torch
 from gymnasium import spaces
@@ -15,24 +14,40 @@ from stable_baselines3.common.torch_layers import (
     FlattenExtractor,
     NatureCNN,
 )
+from stable_baselines3.common.type_aliases import Schedule
 from torch import Tensor, nn
 
+from cramix.fitting.learning_rates import require_lion
 from cramix.rl.masks import apply_mask, mask_of
 from cramix.rl.network import Architecture, Observation, ReturnNetwork
 from cramix.rl.returns import Returns
 from cramix.rl.risk import Measure
 
+# Optimisers with one kernel for all parameters.
+_FUSED = (torch.optim.Adam, torch.optim.AdamW)
+
 
 class ReturnPolicy(BasePolicy):
-    """Acts by the return distributions of a network.
+    """Acts by the return distributions of a network. The arguments after `lr_schedule` are `policy_kwargs`.
 
     Args:
         observation_space: of the environment.
         action_space: discrete.
-        returns_class: the kind of return distributions.
-        returns: its options.
-        policy_kwargs: fields of `Architecture`; the defaults of `net_arch` and `features_extractor_class` depend on the
-            policy.
+        lr_schedule: learning rate as a function of the remaining progress.
+        net_arch: widths of the hidden layers; None is [128, 128], and [] for `CnnPolicy`.
+        activation_fn: class of the activations.
+        features_extractor_class: the first layers; None depends on the policy.
+        features_extractor_kwargs: its arguments.
+        normalize_images: whether images are divided by 255.
+        optimizer_class: a class like those of `torch.optim`, the name of one there, or "Lion"; Adam has `eps=1e-4` if
+            `optimizer_kwargs` has no other.
+        optimizer_kwargs: its further arguments.
+        layer_norm: whether each hidden layer is normalised before its activation.
+        dueling: whether actions share a common value.
+        members: number of networks that learn side by side; the prediction is their equally weighted mixture.
+        returns_class: the kind of return distributions; the algorithm sets it.
+        returns: its options; the argument `returns` of the algorithm.
+        fraction_learning_rate: initial rate of the layers that predict weights; an argument of the algorithm.
     """
 
     default_extractor: type[BaseFeaturesExtractor] = FlattenExtractor
@@ -43,43 +58,124 @@ class ReturnPolicy(BasePolicy):
         self,
         observation_space: spaces.Space,
         action_space: spaces.Discrete,
+        lr_schedule: Schedule,
+        net_arch: list[int] | None = None,
+        activation_fn: Callable[[], nn.Module] = nn.ReLU,
+        features_extractor_class: type[BaseFeaturesExtractor] | None = None,
+        features_extractor_kwargs: dict[str, Any] | None = None,
+        normalize_images: bool = True,
+        optimizer_class: type[torch.optim.Optimizer] | str = torch.optim.Adam,
+        optimizer_kwargs: dict[str, Any] | None = None,
+        layer_norm: bool = False,
+        dueling: bool = False,
+        members: int = 2,
+        *,
         returns_class: type[Returns],
-        returns: dict[str, Any],
-        policy_kwargs: dict[str, Any],
+        returns: dict[str, Any] | None = None,
+        fraction_learning_rate: float | None = None,
     ):
-        architecture = Architecture.from_kwargs(
-            policy_kwargs, net_arch=self.default_arch, features_extractor_class=self.default_extractor
+        super().__init__(
+            observation_space,
+            action_space,
+            features_extractor_class or self.default_extractor,
+            dict(features_extractor_kwargs or {}),
+            normalize_images=normalize_images,
+            optimizer_class=find_optimizer(optimizer_class),
+            optimizer_kwargs=dict(optimizer_kwargs or {}),
         )
-        images = issubclass(architecture.features_extractor_class, NatureCNN | CombinedExtractor)
-        if images and not architecture.normalize_images:  # the extractor then accepts images that are not bytes
-            extractor_kwargs = {"normalized_image": True, **architecture.features_extractor_kwargs}
-            architecture = replace(architecture, features_extractor_kwargs=extractor_kwargs)
-        super().__init__(observation_space, action_space, normalize_images=architecture.normalize_images)
-        self.architecture = architecture
-        actions = int(action_space.n)
-        self.q_net = ReturnNetwork(observation_space, actions, returns_class, returns, architecture)
-        self.q_net_target = ReturnNetwork(observation_space, actions, returns_class, returns, architecture)
+        self.architecture = Architecture(
+            self.default_arch if net_arch is None else net_arch,
+            activation_fn,
+            layer_norm,
+            dueling,
+            members,
+            self.features_extractor_class,
+            self.features_extractor_kwargs,
+            normalize_images,
+        )
+        self.net_arch, self.activation_fn = self.architecture.net_arch, activation_fn
+        self.returns_class, self.returns_options = returns_class, {**returns_class.defaults(), **(returns or {})}
+        self.fraction_learning_rate = fraction_learning_rate
+        self.q_net, self.q_net_target = self.make_q_net(), self.make_q_net()
         self.q_net_target.load_state_dict(self.q_net.state_dict())
         self.q_net_target.requires_grad_(False)
+        self.q_net_target.set_training_mode(False)
         # One unit of the networks in units of the rewards.
         self.register_buffer("unit", torch.ones(()))
         self.first_action = int(action_space.start)
         self.measure: Measure | None = None
-        self._has_modes = any(_has_modes(module) for module in self.q_net.modules())
+        self.has_modes = any(_has_modes(module) for module in self.q_net.modules())
+        # Statistics that an update changes in place, which a compiled one cannot.
+        self.has_statistics = any(isinstance(x, nn.modules.batchnorm._NormBase) for x in self.q_net.modules())
+        self.optimizer = self.make_optimizer(dict(self.q_net.named_parameters()), lr_schedule(1))
+
+    def make_q_net(self) -> ReturnNetwork:
+        """Return a network with random weights."""
+        assert isinstance(self.action_space, spaces.Discrete)
+        return ReturnNetwork(
+            self.observation_space, self.action_space, self.returns_class, self.returns_options, self.architecture
+        )
+
+    def make_optimizer(self, parameters: dict[str, nn.Parameter], rate: float) -> torch.optim.Optimizer:
+        """Return an optimiser; the learning rate of a group is a fixed multiple of that of the schedule.
+
+        Args:
+            parameters: of the online network, or of several side by side, by their names in it.
+            rate: initial learning rate.
+        """
+        kwargs = dict(self.optimizer_kwargs)
+        if self.optimizer_class is torch.optim.Adam:
+            kwargs = {"eps": 1e-4, **kwargs}
+        if self.optimizer_class in _FUSED and not {"foreach", "fused", "capturable", "differentiable"} & set(kwargs):
+            kwargs["fused"] = True
+        fractions, factor = {id(p) for p in self.q_net.fractions()}, self.returns_class.fraction_factor
+        if self.fraction_learning_rate is not None and fractions:
+            if rate <= 0:
+                raise ValueError(
+                    f"fraction_learning_rate must be None if learning_rate starts at 0; got "
+                    f"{self.fraction_learning_rate}. It is relative to the initial learning rate, so start above 0."
+                )
+            factor = self.fraction_learning_rate / rate
+        slow = {name for name, p in self.q_net.named_parameters() if id(p) in fractions} if factor != 1 else set()
+        groups: list[dict[str, Any]] = [
+            {"params": [p for name, p in parameters.items() if (name in slow) == chosen], "rate_factor": x}
+            for chosen, x in ((False, 1.0), (True, factor))
+        ]
+        return self.optimizer_class([group for group in groups if group["params"]], lr=rate, **kwargs)  # type: ignore
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {
+            **super()._get_constructor_parameters(),
+            **self.architecture.layers(),
+            "lr_schedule": self._dummy_schedule,
+            "features_extractor_class": self.features_extractor_class,
+            "features_extractor_kwargs": self.features_extractor_kwargs,
+            "optimizer_class": self.optimizer_class,
+            "optimizer_kwargs": self.optimizer_kwargs,
+            "returns_class": self.returns_class,
+            "returns": self.returns_options,
+        }
 
     def set_training_mode(self, mode: bool) -> None:
-        """Set the mode of layers that have one; visiting all layers at every step would be slow."""
-        if self._has_modes:
-            super().set_training_mode(mode)
+        """Set the mode of the online network; the target network is always in that of evaluation."""
+        if self.has_modes:  # visiting all layers at every step would be slow
+            self.q_net.set_training_mode(mode)
+        self.training = mode
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Raise: Stable-Baselines3 would pickle the policy."""
-        raise NotImplementedError(f"a policy must be saved with its model; got {path}. {_INSTEAD}")
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Convert the optimiser with the parameters, to another device or type."""
+        super()._apply(fn, recurse)
+        if hasattr(self, "optimizer"):
+            self.optimizer.load_state_dict(self.optimizer.state_dict())  # it converts its state to the parameters'
+        return self
 
-    @classmethod
-    def load(cls, path: str | os.PathLike, device: torch.device | str = "auto") -> Self:
-        """Raise: Stable-Baselines3 would unpickle the policy."""
-        raise NotImplementedError(f"a policy must be loaded with its model; got {path}. {_INSTEAD}")
+    def rescale(self, unit: float) -> None:
+        """Change the unit of the networks; where the kind of returns allows it, predictions stay as they are."""
+        factor = float(self.unit) / unit
+        for network in (self.q_net, self.q_net_target):
+            for member in network.each:
+                member[-1].rescale(factor)  # type: ignore[index]
+        self.unit.fill_(unit)
 
     def forward(self, obs: Observation, deterministic: bool = True) -> Tensor:
         """Return the best actions `(batch)`."""
@@ -95,13 +191,23 @@ class ReturnPolicy(BasePolicy):
         return apply_mask(values, mask_of(observation)).argmax(-1)
 
 
+def find_optimizer(kind: type[torch.optim.Optimizer] | str) -> type[torch.optim.Optimizer]:
+    """Return a class of optimisers by its name, or the class itself."""
+    if not isinstance(kind, str):
+        return kind
+    if kind == "Lion":
+        return cast(type[torch.optim.Optimizer], require_lion())
+    found = getattr(torch.optim, kind, None)
+    if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
+        raise ValueError(f'optimizer_class must be a class, its name in torch.optim, or "Lion"; got {kind!r}.')
+    return found
+
+
 def _has_modes(module: nn.Module) -> bool:
     """Whether a layer may differ between training and evaluation; layers of unknown packages may."""
     known = type(module).__module__.split(".")[0] in ("torch", "cramix", "stable_baselines3")
-    return not known or isinstance(module, nn.modules.batchnorm._NormBase | nn.modules.dropout._DropoutNd)
-
-
-_INSTEAD = "Use model.save(path, acting_only=True) and the load method of the algorithm; its policy is model.policy."
+    layers = nn.modules.batchnorm._NormBase | nn.modules.dropout._DropoutNd
+    return not known or isinstance(module, layers) or getattr(module, "has_modes", False)
 
 
 class MlpPolicy(ReturnPolicy):

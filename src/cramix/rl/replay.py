@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
+from contextlib import nullcontext
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.preprocessing import get_obs_shape
+from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecNormalize
 
 from cramix.atomic import replacing
@@ -37,8 +40,32 @@ class Transitions(NamedTuple):
     discounts: torch.Tensor
 
 
-class Replay(ReplayBuffer):
+def to_transitions(
+    samples: ReplayBufferSamples | DictReplayBufferSamples, gamma: float, first_action: int = 0
+) -> Transitions:
+    """Return the samples of a buffer of Stable-Baselines3 as transitions.
+
+    Args:
+        samples: actions, rewards and ends are `(batch, 1)`.
+        gamma: discount factor where the buffer has none.
+        first_action: number of the first action.
+    """
+    discounts = (1 - samples.dones) * (gamma if samples.discounts is None else samples.discounts)
+    actions = samples.actions.long().flatten()
+    return Transitions(
+        samples.observations,
+        actions - first_action if first_action else actions,
+        samples.rewards.flatten(),
+        samples.next_observations,
+        discounts.flatten(),
+    )
+
+
+class Replay(NStepReplayBuffer):
     """The last transitions of one or several environments, to sample batches from.
+
+    Besides the buffer of Stable-Baselines3 it derives from, it has n-step returns of dictionaries and with
+    `optimize_memory_usage`, a generator of its own, ends of episodes that are reset early, and files without code.
 
     Terminated episodes have a return of 0 after their end; truncated episodes bootstrap from the network.
 
@@ -48,128 +75,149 @@ class Replay(ReplayBuffer):
         action_space: discrete.
         device: of the batches.
         n_envs: number of environments.
-        gamma: discount factor.
+        optimize_memory_usage: store every observation once, as in Stable-Baselines3.
+        handle_timeout_termination: whether truncated episodes bootstrap; must be False with `optimize_memory_usage`.
         n_steps: number of rewards that are summed.
+        gamma: discount factor.
         seed: of the sampled batches.
     """
 
-    # By key; the key of observations that are not dictionaries is "".
-    observations: dict[str, np.ndarray]  # type: ignore[assignment]
-    next_observations: dict[str, np.ndarray]  # type: ignore[assignment]
+    observations: Any  # an array, or a dictionary of arrays
+    next_observations: Any
 
     def __init__(
         self,
         buffer_size: int,
         observation_space: spaces.Space,
         action_space: spaces.Space,
-        device: torch.device | str = "cpu",
+        device: torch.device | str = "auto",
         n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
         *,
-        gamma: float = 0.99,
         n_steps: int = 1,
+        gamma: float = 0.99,
         seed: int | np.random.SeedSequence | None = None,
     ):
         super(ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs=n_envs)
-        self.buffer_size = max(buffer_size // n_envs, n_steps)
-        self.gamma, self.n_steps = gamma, n_steps
+        if optimize_memory_usage and handle_timeout_termination:
+            raise ValueError(
+                "optimize_memory_usage must be False if truncated episodes bootstrap, because it overwrites their last "
+                'observation; got True. Use replay_buffer_kwargs={"handle_timeout_termination": False}.'
+            )
+        self.buffer_size = max(buffer_size // n_envs, 1)
+        self.optimize_memory_usage, self.handle_timeout_termination = optimize_memory_usage, handle_timeout_termination
+        self.n_steps, self.gamma = n_steps, gamma
         self.generator = np.random.default_rng(seed)
+        self.ends_at_next_step = False  # whether the next step does not continue the newest
         lead = (self.buffer_size, n_envs)
-        parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {"": observation_space}
-        shapes = {key: (*lead, *get_obs_shape(space)) for key, space in parts.items()}
-        dtypes = {key: _narrow(space.dtype) for key, space in parts.items()}
-        self.observations = {key: np.zeros(shapes[key], dtypes[key]) for key in parts}
-        self.next_observations = {key: np.zeros(shapes[key], dtypes[key]) for key in parts}
-        self.actions = np.zeros(lead, np.int64)
+
+        def zeros(space: spaces.Space) -> Any:
+            if isinstance(space, spaces.Dict):
+                return {key: zeros(part) for key, part in space.spaces.items()}
+            return np.zeros((*lead, *get_obs_shape(space)), _narrow(space.dtype))
+
+        self.observations = zeros(observation_space)
+        if not optimize_memory_usage:
+            self.next_observations = zeros(observation_space)
+        self.actions = np.zeros((*lead, self.action_dim), self._maybe_cast_dtype(action_space.dtype))
         self.rewards = np.zeros(lead, np.float32)
-        self.terminated = np.zeros(lead, bool)
-        self.ended = np.zeros(lead, bool)  # terminated or truncated: n-step returns stop here
+        self.dones = np.zeros(lead, np.float32)  # terminated or truncated: n-step returns stop here
+        self.timeouts = np.zeros(lead, np.float32)  # truncated
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
         """Store one step of every environment."""
+        if self.ends_at_next_step:
+            self.end_episodes()
         i = self.pos
-        for arrays, parts in ((self.observations, obs), (self.next_observations, next_obs)):
-            for key, array in arrays.items():
-                array[i] = np.asarray(parts[key] if key else parts).reshape(array.shape[1:])
-                if array.dtype.kind == "f" and not np.isfinite(array[i]).all():
-                    wrong = array[i][~np.isfinite(array[i])][0]
-                    raise ValueError(
-                        f"observations must be finite; got {wrong}{f' in {key}' if key else ''}. Fix the environment."
-                    )
-        self.actions[i] = np.asarray(action).reshape(self.n_envs)
+        _store(self.observations, i, obs)
+        if self.optimize_memory_usage:
+            _store(self.observations, (i + 1) % self.buffer_size, next_obs)
+        else:
+            _store(self.next_observations, i, next_obs)
+        self.actions[i] = np.asarray(action).reshape(self.n_envs, self.action_dim)
         self.rewards[i] = reward
-        self.ended[i] = done
-        for j in range(self.n_envs):
-            self.terminated[i, j] = done[j] and not infos[j].get("TimeLimit.truncated", False)
+        self.dones[i] = done
+        if self.handle_timeout_termination:
+            truncated = [info.get("TimeLimit.truncated", False) for info in infos]
+            self.timeouts[i] = np.reshape(truncated, self.n_envs)
         self.pos += 1
         if self.pos == self.buffer_size:
             self.full, self.pos = True, 0
 
     def end_episodes(self) -> None:
         """Mark the newest steps as truncated, because environments are reset: n-step returns end there."""
+        self.ends_at_next_step = False
         if self.size():
-            self.ended[self.pos - 1] = True
+            newest = self.pos - 1
+            if not self.optimize_memory_usage:  # else the next observation will be overwritten
+                self.timeouts[newest] = np.maximum(self.timeouts[newest], 1 - self.dones[newest])
+            self.dones[newest] = 1
 
-    def draw(self, batch_size: int, env: VecNormalize | None = None) -> Transitions:
+    def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """Sample a batch; `env` is a `VecNormalize` whose statistics apply, or None."""
-        i = self.generator.integers(self.size(), size=batch_size)
-        j = self.generator.integers(self.n_envs, size=batch_size) if self.n_envs > 1 else np.zeros(batch_size, int)
-        rewards, last, discounts = self._sums(i, j, env)
-        return Transitions(
-            to_tensor(self._observations(self.observations, i, j, env), self.device),
-            torch.as_tensor(self.actions[i, j], device=self.device),
-            torch.as_tensor(rewards, device=self.device),
-            to_tensor(self._observations(self.next_observations, last, j, env), self.device),
-            torch.as_tensor(discounts, device=self.device),
+        if self.optimize_memory_usage and self.full:  # the observation of the oldest step was overwritten
+            choices = self.generator.integers(1, self.buffer_size, size=batch_size)
+            return self._get_samples((self.pos + choices) % self.buffer_size, env)
+        return self._get_samples(self.generator.integers(self.size(), size=batch_size), env)
+
+    def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
+        batch = len(batch_inds)
+        j = self.generator.integers(self.n_envs, size=batch) if self.n_envs > 1 else np.zeros(batch, int)
+        rewards, last, steps = self._sums(batch_inds, j, env)
+        ends, ahead = last * self.n_envs + j, last
+        if self.optimize_memory_usage:
+            ahead = (last + 1) % self.buffer_size
+        after = self.observations if self.optimize_memory_usage else self.next_observations
+        terminated = self.dones.ravel().take(ends) * (1 - self.timeouts.ravel().take(ends))
+        kind = DictReplayBufferSamples if isinstance(self.observations, dict) else ReplayBufferSamples
+        return kind(
+            observations=self._tensors(self.observations, batch_inds, j, env),
+            actions=self.to_torch(self.actions[batch_inds, j], copy=False),
+            next_observations=self._tensors(after, ahead, j, env),
+            dones=self.to_torch(terminated[:, None], copy=False),
+            rewards=self.to_torch(rewards[:, None], copy=False),
+            discounts=self.to_torch(_powers(self.gamma, self.n_steps).take(steps)[:, None], copy=False),
         )
 
     def _sums(
         self, i: np.ndarray, j: np.ndarray, env: VecNormalize | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return sums of rewards from step i of environment j, the last step of each sum, and the discount after it."""
-        rewards = self._normalize_reward(self.rewards[i, j], env)
-        last, discounts = i, np.full(len(i), self.gamma, np.float32)
-        newest = (self.pos - 1) % self.buffer_size
-        going = ~(self.ended[i, j] | (i == newest))
-        for _ in range(self.n_steps - 1):
-            following = np.where(going, (last + 1) % self.buffer_size, last)
-            rewards = rewards + going * discounts * self._normalize_reward(self.rewards[following, j], env)
-            discounts = np.where(going, self.gamma * discounts, discounts).astype(np.float32)
-            last = following
-            going &= ~(self.ended[last, j] | (last == newest))
-        return rewards.astype(np.float32), last, np.where(self.terminated[last, j], np.float32(0), discounts)
+        """Return discounted sums of rewards from step i of environment j, the last step of each, and their number."""
+        steps = (i[:, None] + np.arange(self.n_steps)) % self.buffer_size  # (batch, n_steps)
+        flat = steps * self.n_envs + j[:, None]
+        rewards = self._normalize_reward(self.rewards.ravel().take(flat), env)
+        over = (self.dones.ravel().take(flat) > 0) | (steps == (self.pos - 1) % self.buffer_size)
+        going = ~np.logical_or.accumulate(over, axis=1)[:, :-1]  # whether the next step counts too
+        count = 1 + going.sum(1)
+        rewards[:, 1:] *= going
+        total = rewards @ _powers(self.gamma, self.n_steps)[:-1]
+        return total.astype(np.float32, copy=False), (i + count - 1) % self.buffer_size, count
 
-    def _observations(
-        self, arrays: dict[str, np.ndarray], i: np.ndarray, j: np.ndarray, env: VecNormalize | None
-    ) -> Any:
-        parts = {key: array[i, j] for key, array in arrays.items()}
-        return self._normalize_obs(parts.get("", parts), env)
+    def _tensors(self, arrays: Any, i: np.ndarray, j: np.ndarray, env: VecNormalize | None) -> Any:
+        chosen = {key: x[i, j] for key, x in arrays.items()} if isinstance(arrays, dict) else arrays[i, j]
+        return to_tensor(self._normalize_obs(chosen, env), self.device)
 
-    def returns(self, env: VecNormalize | None = None) -> np.ndarray:
-        """Return the discounted returns from each step to the end of its episode or of the buffer, `(steps, envs)`.
-
-        Args:
-            env: a `VecNormalize` whose statistics apply, or None.
-        """
-        order = (np.arange(self.size()) + (self.pos if self.full else 0)) % self.buffer_size
-        return discounted_returns(self._normalize_reward(self.rewards[order], env), self.ended[order], self.gamma)
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Write the transitions to a file, atomically."""
-        arrays: dict[str, Any] = {name: x[: self.size()] for name, x in self._arrays().items()}
-        with replacing(path) as file:
+    def save(self, path: str | os.PathLike | BinaryIO) -> None:
+        """Write the transitions to a file, atomically, or to an open file."""
+        # With optimize_memory_usage, the newest next observation is one place after the last step.
+        kept = min(self.size() + self.optimize_memory_usage, self.buffer_size)
+        arrays: dict[str, Any] = {name: x[:kept] for name, x in self._arrays().items()}
+        opened = replacing(path) if isinstance(path, str | os.PathLike) else nullcontext(path)
+        with opened as file:
             np.savez(file, position=np.array([self.pos, int(self.full), self.buffer_size]), **arrays)
 
-    def load(self, path: str | os.PathLike) -> None:
+    def load(self, path: str | os.PathLike | BinaryIO) -> None:
         """Read transitions from a file that `save` wrote; sizes and shapes must be equal."""
         try:
-            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            with _opened(path) as raw, np.load(raw, allow_pickle=False) as file:
                 content = dict(file.items())
             position = content.pop("position")
             if set(content) != set(self._arrays()):
                 raise ValueError(f"parts {sorted(content)}")
             if position[2] != self.buffer_size:
                 raise ValueError(f"{position[2]} steps")
-            n = self.buffer_size if position[1] else position[0]
+            n = self.buffer_size if position[1] else min(position[0] + self.optimize_memory_usage, self.buffer_size)
             for name, x in self._arrays().items():
                 wanted = (n, *x.shape[1:])
                 if content[name].shape != wanted:
@@ -187,11 +235,24 @@ class Replay(ReplayBuffer):
 
     def _arrays(self) -> dict[str, np.ndarray]:
         """Return all arrays by their names in files."""
-        observed = ("observations", self.observations), ("next_observations", self.next_observations)
-        return {
-            **{name: getattr(self, name) for name in ("actions", "rewards", "terminated", "ended")},
-            **{f"{group}/{key}": x for group, arrays in observed for key, x in arrays.items()},
-        }
+        arrays = {name: getattr(self, name) for name in ("actions", "rewards", "dones", "timeouts")}
+        for group in ("observations",) if self.optimize_memory_usage else ("observations", "next_observations"):
+            parts = getattr(self, group)
+            arrays |= {f"{group}/{key}": x for key, x in (parts if isinstance(parts, dict) else {"": parts}).items()}
+        return arrays
+
+
+def returns_in(buffer: ReplayBuffer, gamma: float, env: VecNormalize | None = None) -> np.ndarray:
+    """Return the discounted returns from each step to the end of its episode or of the buffer, `(steps, envs)`.
+
+    Args:
+        buffer: any buffer of Stable-Baselines3.
+        gamma: discount factor.
+        env: a `VecNormalize` whose statistics apply, or None.
+    """
+    order = (np.arange(buffer.size()) + (buffer.pos if buffer.full else 0)) % buffer.buffer_size
+    rewards = buffer._normalize_reward(buffer.rewards[order], env)
+    return discounted_returns(rewards, buffer.dones[order] > 0, gamma)
 
 
 def discounted_returns(rewards: np.ndarray, ended: np.ndarray, gamma: float) -> np.ndarray:
@@ -210,6 +271,29 @@ def discounted_returns(rewards: np.ndarray, ended: np.ndarray, gamma: float) -> 
 
 # Errors of reading a damaged file, or another kind of file.
 _DAMAGE = (ValueError, KeyError, TypeError, IndexError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+
+def _opened(path: str | os.PathLike | BinaryIO) -> Any:
+    """Return a file to read as a context that closes it, if it was not open already."""
+    return Path(path).open("rb") if isinstance(path, str | os.PathLike) else nullcontext(path)
+
+
+def _store(arrays: Any, i: int, values: Any, key: str = "") -> None:
+    """Copy the observations of a step into arrays at an index; they must be finite."""
+    if isinstance(arrays, dict):
+        for name, array in arrays.items():
+            _store(array, i, values[name], name)
+        return
+    arrays[i] = np.asarray(values).reshape(arrays.shape[1:])
+    if arrays.dtype.kind == "f" and not np.isfinite(arrays[i]).all():
+        wrong = arrays[i][~np.isfinite(arrays[i])][0]
+        raise ValueError(f"observations must be finite; got {wrong}{f' in {key}' if key else ''}. Fix the environment.")
+
+
+@lru_cache
+def _powers(gamma: float, n: int) -> np.ndarray:
+    """Return gamma to the power of 0 to n."""
+    return np.power(gamma, np.arange(n + 1)).astype(np.float32)
 
 
 def _narrow(dtype: Any) -> Any:

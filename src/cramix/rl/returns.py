@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +86,21 @@ class ActionLinear(nn.Module):
             return each
         return self.shared(features).unsqueeze(-2) + each - each.mean(-2, keepdim=True)
 
+    def shift(self, values: Tensor) -> None:
+        """Add values `(size)` to the outputs."""
+        layer = self.shared or self.actions
+        with torch.no_grad():
+            layer.bias.view(-1, len(values)).add_(values.to(layer.bias))
+
+    def multiply(self, factors: Tensor) -> None:
+        """Multiply the outputs by factors `(size)`."""
+        with torch.no_grad():
+            for layer in (self.actions, self.shared):
+                if layer is not None:
+                    rows = factors.to(layer.bias).repeat(layer.out_features // len(factors))
+                    layer.weight.mul_(rows.unsqueeze(-1))
+                    layer.bias.mul_(rows)
+
 
 class Returns(nn.Module, ABC):
     """The last layer of a network: a return distribution for every action, and the loss that trains it.
@@ -96,6 +111,9 @@ class Returns(nn.Module, ABC):
         dueling: whether actions share a common value, see `ActionLinear`.
     """
 
+    # Learning rate of the layers that predict weights, relative to the others.
+    fraction_factor: ClassVar[float] = 1.0
+
     def __init__(self, features: int, actions: int, dueling: bool = False):
         super().__init__()
 
@@ -103,6 +121,11 @@ class Returns(nn.Module, ABC):
     def defaults(cls) -> dict[str, Any]:
         """Return the options of this kind of returns, with their defaults."""
         return {p.name: p.default for p in signature(cls).parameters.values() if p.kind is p.KEYWORD_ONLY}
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the parameters."""
+        return next(self.parameters()).dtype
 
     @abstractmethod
     def forward(self, features: Tensor) -> Parts:
@@ -115,6 +138,9 @@ class Returns(nn.Module, ABC):
     def penalty(self, prediction: Parts) -> Tensor:
         """Return the penalties `(*batch)` for parts outside the valid range."""
         return prediction.means.new_zeros(prediction.means.shape[:-1])
+
+    def rescale(self, factor: float) -> None:
+        """Multiply the predicted returns by a factor, as far as the parameters allow it."""
 
     def fractions(self) -> list[nn.Parameter]:
         """Return the parameters that predict weights, which may have their own learning rate."""

@@ -20,6 +20,7 @@ from cramix.rl import file
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.evaluation import evaluate
 from cramix.rl.folder import locked, read_json, read_result, remove_partial_files, write_json
+from cramix.rl.spaces import check_spaces
 
 # Called with the step and the latest figures.
 Report = Callable[[int, dict[str, Any]], None]
@@ -117,6 +118,8 @@ def _train(run: Run, folder: Path, report: Report | None) -> dict[str, Any]:
         left = run.steps - model.num_timesteps
         if left > 0:
             env.seed(start_seed(run.seed, model.num_timesteps))
+            # By the steps of the whole run: a resumed run is then compiled like an uninterrupted one.
+            model.learner.compiled = model.is_worth_compiling(run.steps)
             model.learn(left, callback=checkpointer, log_interval=None, reset_num_timesteps=model.num_timesteps == 0)
             checkpointer.write()
         returns = evaluate(model, run.env, run.episodes)
@@ -185,19 +188,19 @@ def _start(run: Run, folder: Path, env: Any) -> tuple[DistributionalDQN, list[di
     """Return the model of the last checkpoint and the learning curve up to it, or new ones."""
     algorithm, path = run.algorithm(), folder / "model.zip"
     if not path.exists():
-        settings = {"compile": "auto", **run.settings}
+        check_spaces(env.observation_space, env.action_space)
         policy = "MlpPolicy"
         if isinstance(env.observation_space, gymnasium.spaces.Dict):
             policy = "MultiInputPolicy"
         elif len(env.observation_space.shape or ()) == 3:
             policy = "CnnPolicy"
         try:
-            return algorithm(policy, env, preset=run.preset, seed=run.seed, **settings), []
+            return algorithm(policy, env, seed=run.seed, **algorithm.preset(run.preset, **run.settings)), []
         except TypeError as error:  # unknown names
             raise ValueError(f"{run.algo}: {error}") from error
     model = algorithm.load(path, env)
     if model.num_timesteps < run.steps:  # a finished run needs no replay buffer
-        model.replay_buffer.load(folder / f"memory-{model.num_timesteps}.npz")
+        model.load_replay_buffer(folder / f"memory-{model.num_timesteps}.npz", truncate_last_traj=False)
     path = folder / f"curve-{model.num_timesteps}.json"
     curve = read_json(path) if path.exists() else []  # runs trained jointly have it only in their result
     return model, curve
@@ -247,7 +250,7 @@ class _Checkpointer(BaseCallback):
             returns = evaluate(model, self.run.env, self.run.curve_episodes, seed=curve_seed(step))
             row |= {"mean": float(returns.mean()), "std": float(returns.std())}
         self.curve.append(row)
-        model.replay_buffer.save(self.folder / f"memory-{step}.npz")
+        model.save_replay_buffer(self.folder / f"memory-{step}.npz")
         write_json(self.folder / f"curve-{step}.json", self.curve)
         model.save(self.folder / "model.zip")
         _remove_checkpoints(self.folder, f"memory-{step}.npz", f"curve-{step}.json")

@@ -27,6 +27,9 @@ class ExpectedReturns(Returns):
         ours, theirs = torch.broadcast_tensors(prediction.mean(), target.mean())
         return smooth_l1_loss(ours, theirs, reduction="none")
 
+    def rescale(self, factor: float) -> None:  # noqa: D102
+        self.values.multiply(torch.full((1,), factor))
+
 
 class DoubleDQN(DistributionalDQN):
     """Deep Q-learning of expected returns; the online network selects actions, the target network evaluates them.

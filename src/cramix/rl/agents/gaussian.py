@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from stable_baselines3.common.type_aliases import GymEnv
@@ -18,7 +18,6 @@ from cramix.nn.parametrization import mixture_parameters
 from cramix.rl import pretrained
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.returns import ActionLinear, Parts, Returns, evenly_spaced
-from cramix.rl.settings import Settings
 
 
 class GaussianReturns(Returns):
@@ -57,9 +56,7 @@ class GaussianReturns(Returns):
         self.values = ActionLinear(features, actions, 2 * n_components, dueling)
         # Components that start equal have equal gradients and stay equal.
         bias = torch.cat([evenly_spaced(n_components), torch.full((n_components,), 0.5413)])  # softplus(0.5413) = 1
-        shared = self.values.shared or self.values.actions
-        with torch.no_grad():
-            shared.bias.view(-1, 2 * n_components).add_(bias)
+        self.values.shift(bias)
 
     def forward(self, features: Tensor) -> Parts:  # noqa: D102
         means, raw_scales = self.values(features).chunk(2, -1)
@@ -73,6 +70,14 @@ class GaussianReturns(Returns):
         if self.scales == "softplus" or prediction.extra is None:
             return super().penalty(prediction)
         return self.penalty_factor * (-prediction.extra).relu().sum(-1)
+
+    def rescale(self, factor: float) -> None:
+        """Multiply the predicted returns by a factor; scales from a softplus only where they are small."""
+        means = torch.full((self.n_components,), factor)
+        soft = self.scales == "softplus"
+        self.values.multiply(torch.cat([means, torch.ones_like(means) if soft else means]))
+        if soft:
+            self.values.shift(torch.cat([torch.zeros_like(means), means.log()]))
 
     def fractions(self) -> list[nn.Parameter]:  # noqa: D102
         return list(self.logits.parameters())
@@ -88,18 +93,8 @@ class CramerReturns(GaussianReturns):
 class GMDQN(DistributionalDQN):
     """Deep Q-learning with a Gaussian mixture of returns for every action, by the Cramér distance.
 
-    The other arguments are the fields of `cramix.rl.Settings`, documented there; `help(GMDQN)` lists them with their
-    defaults. The options of `returns` are those of `GaussianReturns`.
-
-    Args:
-        policy: "MlpPolicy", "CnnPolicy" or "MultiInputPolicy".
-        env: an environment with discrete actions, its name, or a vectorised environment.
-        preset: "default", or "paper" for the settings of Zhang (2023).
-        seed: of weights, exploration, replay and environments.
-        device: "auto" takes a GPU if there is one.
-        verbose: 1 prints the log.
-        tensorboard_log: folder for TensorBoard.
-        stats_window_size: number of episodes that the log averages over.
+    The arguments are those of `DistributionalDQN`; the options of `returns` are those of `GaussianReturns`.
+    `GMDQN.preset("paper")` returns the arguments of Zhang (2023).
 
     Example:
         >>> model = GMDQN("MlpPolicy", "CartPole-v1", seed=0, learning_starts=50, policy_kwargs={"net_arch": [16]})
@@ -108,30 +103,33 @@ class GMDQN(DistributionalDQN):
     """
 
     returns_class = CramerReturns
-    presets = {  # noqa: RUF012
-        "default": Settings(),
-        "paper": Settings(
-            learning_rate=5e-5,
-            final_learning_rate=1.0,
-            fraction_learning_rate=5e-9,
-            optimizer="lion",
-            batch_size=64,
-            buffer_size=100_000,
-            gamma=0.99,
-            tau=1.0,
-            target_update_interval=200,
-            train_freq=1,
-            n_steps=1,
-            max_grad_norm=None,
-            return_scale=1.0,
-            policy_kwargs={"net_arch": [128, 128], "layer_norm": False, "members": 1},
-            returns={"n_components": 3, "scales": "penalty", "penalty_factor": 10.0},
-        ),
+    presets: ClassVar = {
+        "paper": {
+            "learning_rate": 5e-5,
+            "final_learning_rate": 1.0,
+            "fraction_learning_rate": 5e-9,
+            "batch_size": 64,
+            "buffer_size": 100_000,
+            "gamma": 0.99,
+            "tau": 1.0,
+            "target_update_interval": 200,
+            "train_freq": 1,
+            "n_steps": 1,
+            "max_grad_norm": None,
+            "return_scale": 1.0,
+            "policy_kwargs": {
+                "net_arch": [128, 128],
+                "layer_norm": False,
+                "members": 1,
+                "optimizer_class": "Lion",
+            },
+            "returns": {"n_components": 3, "scales": "penalty", "penalty_factor": 10.0},
+        },
     }
 
     @classmethod
     def from_pretrained(
-        cls, name: str, env: GymEnv | None = None, device: torch.device | str = "auto", **settings: Any
+        cls, name: str, env: GymEnv | None = None, device: torch.device | str = "auto", **changes: Any
     ) -> Self:
         """Return a pretrained agent of the package; it can act, and continue to learn.
 
@@ -139,12 +137,20 @@ class GMDQN(DistributionalDQN):
             name: of the environment; `cramix.rl.pretrained.names()` lists them.
             env: to continue learning in; None to act only.
             device: of the networks.
-            settings: fields of `cramix.rl.Settings` to change.
+            changes: arguments of the constructor to change.
         """
-        return cls.load(pretrained.path_of(name), env, device, **settings)
+        return cls.load(pretrained.path_of(name), env, device, **changes)
 
 
-class JensenTsallisReturns(GaussianReturns):
+class PositiveScaleReturns(GaussianReturns):
+    """Gaussian mixtures for losses that need densities: `min_scale` is 0.05 unless it is given."""
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:  # noqa: D102
+        return {**super().defaults(), "min_scale": 0.05}
+
+
+class JensenTsallisReturns(PositiveScaleReturns):
     """Gaussian mixtures; the loss is the squared L2 distance of densities (docs/math.md, eq. 15).
 
     Densities must be finite, so the scales of targets, which are 0 at the end of an episode, are at least `min_scale`.
@@ -162,10 +168,9 @@ class JTDQN(DistributionalDQN):
     """
 
     returns_class = JensenTsallisReturns
-    presets = {"default": Settings(returns={"min_scale": 0.05})}  # noqa: RUF012
 
 
-class LikelihoodReturns(GaussianReturns):
+class LikelihoodReturns(PositiveScaleReturns):
     """Gaussian mixtures; the loss is the cross entropy, `-E log f(Y)` for Y from the target.
 
     The expectation is a Gauss-Hermite quadrature over every component of the target, so nothing is sampled.
@@ -182,4 +187,3 @@ class NLLDQN(DistributionalDQN):
     """
 
     returns_class = LikelihoodReturns
-    presets = {"default": Settings(returns={"min_scale": 0.05})}  # noqa: RUF012

@@ -11,7 +11,6 @@ from torch.nn.functional import huber_loss
 from cramix.checks import check_integer
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.returns import ActionLinear, Parts, Returns
-from cramix.rl.settings import Settings
 
 
 class QuantileReturns(Returns):
@@ -38,6 +37,9 @@ class QuantileReturns(Returns):
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
         return quantile_huber(prediction, target)
+
+    def rescale(self, factor: float) -> None:  # noqa: D102
+        self.values.multiply(torch.full((self.quantiles,), factor))
 
 
 def quantile_huber(prediction: Parts, target: Parts, width: float = 1.0) -> Tensor:
@@ -102,6 +104,7 @@ class FractionReturns(Returns):
         cosines: size of the embedding.
     """
 
+    fraction_factor = 0.005
     frequencies: Tensor
 
     def __init__(self, features: int, actions: int, dueling: bool = False, *, quantiles: int = 32, cosines: int = 64):
@@ -138,6 +141,9 @@ class FractionReturns(Returns):
         assert prediction.extra is not None
         return quantile_huber(prediction, target) + prediction.extra.sum(-1)
 
+    def rescale(self, factor: float) -> None:  # noqa: D102
+        self.values.multiply(torch.full((1,), factor))
+
     def fractions(self) -> list[nn.Parameter]:  # noqa: D102
         return list(self.proposal.parameters())
 
@@ -149,4 +155,3 @@ class FQF(DistributionalDQN):
     """
 
     returns_class = FractionReturns
-    presets = {"default": Settings(fraction_learning_rate=2.5e-6)}  # noqa: RUF012
