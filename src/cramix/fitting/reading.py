@@ -22,7 +22,9 @@ from cramix.data import is_source_like, source
 from cramix.data.source import Source
 from cramix.data.survey import Rows, Survey
 from cramix.fitting.checkpoint import Checkpoint
+from cramix.fitting.corrected import sample_of
 from cramix.fitting.em import ExpectationMaximization
+from cramix.fitting.features import Data
 from cramix.fitting.outliers import Bounds, Outliers, find_outliers
 from cramix.fitting.passes import Passes, Start, refine
 from cramix.fitting.problem import OUT_OF_PASSES, Components, Method, Problem, Solution
@@ -136,8 +138,9 @@ class Sampled:
         return results
 
     def _refined(self, problems: Sequence[Problem], solutions: Sequence[Solution]) -> list[Solution]:
-        starts = [self._start(problem, solution) for problem, solution in zip(problems, solutions, strict=True)]
         dtype = _dtype(problems, solutions)
+        sample = sample_of(problems[0].data, self.survey.n_rows, self.options.generator)
+        starts = [self._start(*pair, sample) for pair in zip(problems, solutions, strict=True)]
         for problem in problems:
             problem.release()
         outcomes = refine(self.passes, starts, problems[0].units, dtype, self.bounds)
@@ -169,7 +172,7 @@ class Sampled:
         components = Components(mixture.weights, units.of(mixture.means), values)
         return Solution(components, True, _STEPWISE, solution.n_iter, 0.0, likelihood)
 
-    def _start(self, problem: Problem, solution: Solution) -> Start:
+    def _start(self, problem: Problem, solution: Solution, sample: Data) -> Start:
         family = problem.family
         sums = sums_at(family, solution.components)
         prior = problem.shrinkage_prior(solution.shrinkage, 1)
@@ -180,7 +183,7 @@ class Sampled:
             problem.note_likelihood("pass over all rows", problem.n_components, log_likelihood)
 
         error = family.n_parameters(problem.n_components) / (2 * self.survey.n_samples)
-        return Start(family, sums, max(self.method.tol, _OF_ERROR * error), prior, watch)
+        return Start(sample, sums, max(self.method.tol, _OF_ERROR * error), prior, watch)
 
     def _warnings(self, result: FitResult) -> list[str]:
         n, size = self.survey.n_rows, len(self.rows)

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from cramix.checks import check_integer, check_number
 from cramix.distance.sliced import sliced_cramer_squared
+from cramix.fitting.corrected import polish_large
 from cramix.fitting.diagnosis import NARROW
 from cramix.fitting.em import Outcome, maximize, polish
 from cramix.fitting.features import Data, is_small
@@ -210,6 +211,8 @@ class MergeDown(Method):
             if near.log_likelihood.item() >= near.history[0] and bool(near.sums.isfinite().all()):
                 end = polish(data, near.sums, self.max_iter - near.n_iter, self.tol, watch, prior)
                 return end._replace(n_iter=near.n_iter + end.n_iter, history=near.history + end.history)
+        if fast is None:
+            return polish_large(data, sums, self.max_iter, self.tol, watch, prior, problem.generator)
         return polish(data, sums, self.max_iter, self.tol, watch, prior)
 
 
