@@ -15,8 +15,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from cramix.arrays import as_tensor
 from cramix.checks import check_integer
 from cramix.data import is_source_like, source
 from cramix.data.source import Source
@@ -32,6 +35,7 @@ from cramix.fitting.result import FitResult, Step
 from cramix.fitting.search import MergeDown, search_dtype
 from cramix.fitting.solve import Options, conclude, prepare
 from cramix.fitting.stepwise import Stepwise, sums_at
+from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates
 
 # Rows of the sample, and passes by default.
@@ -229,8 +233,10 @@ def read(
         task: what else determines the fits, so that a checkpoint of another task is refused.
     """
     if not is_source_like(X):
-        _check_in_memory(max_passes=max_passes, checkpoint=checkpoint)
-        return InMemory(X, method, options)
+        if not takes_passes(X, method, sample):
+            refuse_passes(max_passes=max_passes, checkpoint=checkpoint)
+            return InMemory(X, method, options)
+        X = as_tensor("X", X).detach()
     if isinstance(X, Source) and options.sample_weight is not None:
         raise ValueError("sample_weight must be None for a source, which has its own. Pass it to cramix.source.")
     rows = source(X, sample_weight=options.sample_weight)
@@ -310,10 +316,24 @@ def _dtype(problems: Sequence[Problem], solutions: Sequence[Solution]) -> torch.
     return search_dtype(problems[0].data)
 
 
-def _check_in_memory(**given: object) -> None:
+def takes_passes(X: Any, method: Method, sample: int = SAMPLE) -> bool:
+    """Return whether data in memory are so many that they are read in passes, as a source of the same rows would be."""
+    if isinstance(X, NormalMixture | MultivariateNormalMixture) or not hasattr(X, "__len__") or len(X) <= sample:
+        return False
+    if not isinstance(method, MergeDown | ExpectationMaximization) or method.max_iter < _MOST_PASSES:
+        return False
+    half = getattr(X, "dtype", None) in (torch.float16, torch.bfloat16, np.float16)
+    return not (isinstance(X, Tensor) and X.device.type != "cpu") and not half
+
+
+def refuse_passes(**given: object) -> None:
+    """Raise a ValueError for arguments of passes over a source, which data in memory do not need."""
     for name, value in given.items():
         if value is not None:
-            raise ValueError(f"{name} is for sources that are read in passes; got {value!r} for data in memory.")
+            raise ValueError(
+                f"{name} is for data that are read in passes: sources, and arrays of more than {SAMPLE:,} rows; got "
+                f"{value!r} for fewer rows in memory."
+            )
 
 
 def _fingerprint(rows: Source, options: Options, task: str) -> str:
