@@ -8,6 +8,7 @@ import torch
 from cramix.fitting.corrected import Corrected, polish_large, refining_of
 from cramix.fitting.em import driven, maximize, polish
 from cramix.fitting.features import Data
+from cramix.fitting.problem import Units
 from cramix.fitting.starts import sums_with
 from cramix.mixture.covariance import FAMILIES, Prior
 
@@ -118,3 +119,14 @@ def test_float32_sums_have_the_likelihood_of_coefficients_that_are_not_rounded()
     for factor in (1.0, 1.0 + 1e-7, 1.0 - 3e-7):
         expected, found = (data.expect(factor * coefficients)[1] for data in (exact, single))
         assert abs(found.item() - expected.item()) < 3e-8
+
+
+def test_units_from_float32_to_float32_are_as_exact_as_the_rows():
+    """A centre far from 0, and no float64 on the way."""
+    g = torch.Generator().manual_seed(0)
+    x = (3e4 + torch.randn(1000, 2, generator=g, dtype=D)).float()
+    units = Units(torch.tensor([3e4 + 1e-4, 3e4 - 1 / 3], dtype=D), torch.tensor([1 / 3, 3.0], dtype=D))
+    found = units.of_in(x, torch.float32)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), units.of(x), rtol=3e-7, atol=3e-7)
+    torch.testing.assert_close(units.of_in(x.double(), torch.float32), units.of(x).float(), rtol=0, atol=0)

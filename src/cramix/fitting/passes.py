@@ -83,7 +83,7 @@ class Expectation:
         return total
 
     def _of(self, rows: Tensor, weights: Tensor, weight: float) -> Expected:
-        data = Data(self.family, self.units.of(rows), weights, dtype=self.dtype)
+        data = Data(self.family, self.units.of_in(rows, self.dtype), weights, dtype=self.dtype)
         found = [data.expect(c) for c in self.coefficients]
         return Expected(tuple(weight * sums for sums, _ in found), tuple(weight * mean for _, mean in found), weight)
 
