@@ -31,6 +31,8 @@ _CACHED = 1 << 25
 # If features are not cached, products with the samples themselves are faster for up to this many components times the
 # number of dimensions.
 _FEW_COMPONENTS = 0.25
+# How few components of all fits are few for a product with features, and in comparison with these.
+_FEW, _FEW_OF_FEATURES = 16, 3
 # In float64 steps are fused for up to this many features. Beyond, the matrix products of torch are faster.
 _FUSED_DOUBLE = 128
 # From this many features of all samples on, data are large for a GPU: steps in float32 are much faster.
@@ -249,7 +251,10 @@ class _Features(NamedTuple):
         return coefficients @ self.features
 
     def sums(self, shares: Tensor) -> Tensor:
-        """Return the sums of features `(m, F)` for shares `(m, rows)`; with few features faster in this order."""
+        """Return the sums of features `(m, F)` for shares `(m, rows)`."""
+        # Faster in this order if there are few components; otherwise in the other one.
+        if len(shares) <= _FEW and _FEW_OF_FEATURES * len(shares) <= len(self.features):
+            return shares @ self.features.T
         return (self.features @ shares.T).T
 
 
