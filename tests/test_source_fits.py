@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -74,6 +75,26 @@ def test_passes_end_at_the_optimum_of_all_rows(covariance_type):
     reached = torch.from_numpy(x)
     assert whole.log_likelihood - found.mixture.log_prob(reached).mean() < error
     assert whole.log_likelihood - sample.mixture.log_prob(reached).mean() > 2 * error  # so the passes mattered
+
+
+@pytest.mark.parametrize("form", [np.asarray, torch.from_numpy, lambda x: pd.DataFrame(x, columns=["a", "b"])])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_array_of_more_rows_than_the_sample_takes_the_same_passes(form, weighted):
+    x = draw(12_000)
+    weights = np.arange(12_000) % 3 + 1.0 if weighted else None
+    expected = in_passes(cramix.source(x, sample_weight=weights), sample=2000)
+    found = in_passes(form(x), sample=2000, options=Options(sample_weight=weights))
+    assert found.passes == expected.passes >= 2
+    torch.testing.assert_close(parameters(found.mixture), parameters(expected.mixture), rtol=0, atol=0)
+    alone = in_passes(form(x), sample=2000, options=Options(sample_weight=weights), max_passes=1)
+    assert alone.passes == 1
+
+
+@pytest.mark.parametrize("settings", [{"max_iter": 3}, {"max_iter": 0}])
+def test_an_array_takes_no_more_steps_than_asked_for(settings):
+    found = in_passes(draw(3000), sample=2000, method=MergeDown(**settings))
+    assert found.passes is None
+    assert found.n_iter <= settings["max_iter"]
 
 
 def test_a_sample_alone_warns_of_what_it_loses():
@@ -214,9 +235,9 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path):
 
 def test_what_is_for_sources_only():
     x = draw(100)
-    with pytest.raises(ValueError, match="max_passes is for sources"):
+    with pytest.raises(ValueError, match="max_passes is for data that are read in passes"):
         cramix.fit(x, K, max_passes=3)
-    with pytest.raises(ValueError, match="checkpoint is for sources"):
+    with pytest.raises(ValueError, match="checkpoint is for data that are read in passes"):
         cramix.select(x, [1, 2], checkpoint="file")
     with pytest.raises(ValueError, match="max_passes must be an integer >= 1"):
         cramix.fit(cramix.source(x), K, max_passes=0)

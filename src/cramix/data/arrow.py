@@ -121,16 +121,16 @@ def _batch(arrays: list[np.ndarray], choice: Choice, first: int, place: Place) -
     x = torch.from_numpy(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
     if choice.weights is None:
         return Batch(x, None, first, place)
-    return Batch(x[:, :-1].contiguous(), x[:, -1].contiguous(), first, place)
+    return Batch(x[:, :-1], x[:, -1], first, place)
 
 
 def matrix(batch: pyarrow.RecordBatch, columns: list[str], dtype: torch.dtype) -> np.ndarray:
-    """Return some columns as an array `(n, d)`, with NaN for nulls."""
+    """Return some columns as an array `(n, d)`, with NaN for nulls; column by column, as Arrow has them."""
     kind = _NUMPY[dtype]
-    result = np.empty((batch.num_rows, len(columns)), kind)
-    for j, name in enumerate(columns):
-        result[:, j] = numbers(batch.column(name), kind)
-    return result
+    result = np.empty((len(columns), batch.num_rows), kind)
+    for row, name in zip(result, columns, strict=True):
+        row[:] = numbers(batch.column(name), kind)
+    return result.T
 
 
 def numbers(column: pyarrow.Array, kind: type) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import queue
 import sys
 import threading
@@ -94,9 +95,11 @@ class LocalSource(Source):
 
 
 def _release() -> None:
-    """Give memory back that Arrow, if it was used, keeps for the next read: some hundred megabytes."""
+    """Give memory back that Arrow, if it was used, and the C library keep: some hundred megabytes."""
     if (arrow := sys.modules.get("pyarrow")) is not None:
         arrow.default_memory_pool().release_unused()
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)  # glibc keeps what threads have freed in an arena for each of them
 
 
 class _Pieces:

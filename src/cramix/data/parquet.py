@@ -15,7 +15,7 @@ from cramix.data.source import Batch, Place
 # Small row groups are read together until a part has so many rows.
 _PART_ROWS = 1 << 17
 # Bytes of a column that are read at a time, so that huge row groups are never in memory as a whole.
-_BUFFER = 1 << 20
+_BUFFER = 1 << 18
 
 
 def inspect(file: File) -> File:
@@ -69,7 +69,7 @@ class _Groups(NamedTuple):
         self.file.check()
         place = _GroupPlace(self.file.path, 0, self.group, self.ends)
         try:
-            with parquet.ParquetFile(self.file.path, buffer_size=_BUFFER) as opened:
+            with parquet.ParquetFile(self.file.path, buffer_size=_BUFFER, pre_buffer=False) as opened:
                 groups = range(self.group, self.group + len(self.ends))
                 batches = opened.iter_batches(rows, groups, self.choice.all(), use_threads=False)
                 yield from read(batches, rows, self.choice, self.first, place)

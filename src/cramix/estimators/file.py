@@ -96,6 +96,8 @@ def _plain(name: str, value: Any) -> Any:
         return {"array": value.tolist(), "dtype": str(value.dtype)}
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if value is None or isinstance(value, bool | int | float | str | list | tuple):
         return value
     raise ValueError(f"{name} must be a number, a name or an array to save a model; got {type(value).__name__}.")

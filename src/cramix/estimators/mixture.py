@@ -9,23 +9,21 @@ from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from cramix.arrays import to_numpy
-from cramix.data import Source, is_source_like, source
-from cramix.estimators import file
+from cramix.data import is_source_like, source
+from cramix.estimators import file, sources
 from cramix.estimators.incremental import Incremental
 from cramix.estimators.initial_parameters import Given, Start, initial, read_given
 from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_samples
 from cramix.estimators.methods import check_parameters, chosen_method, reads_batches
-from cramix.estimators.per_sample import Of, labels, of_blocks, total_likelihood
+from cramix.estimators.per_sample import Of, labels, of_blocks
 from cramix.estimators.progress import line_printer
 from cramix.fitting import FitResult, Method
 from cramix.fitting.diagnosis import convergence_warning
 from cramix.fitting.outliers import Outliers, find_outliers
-from cramix.fitting.reading import InMemory, read
+from cramix.fitting.reading import refuse_passes, takes_passes
 from cramix.fitting.samples import n_samples
 from cramix.fitting.solve import Options, solve
 from cramix.mixture import MultivariateNormalMixture
@@ -47,8 +45,9 @@ class CramerMixture(DensityMixin, BaseEstimator):
     It is a drop-in replacement for `sklearn.mixture.GaussianMixture`, with the same parameters, attributes and methods.
     In addition it takes `sample_weight`, and torch tensors on any device as well as arrays and data frames; results
     have the kind of the input, and fitted attributes that of the data they were fitted to. The order of samples does
-    not matter, and a sample of weight 2 counts as two equal samples. `objective="cramer"` follows the paper: it
-    minimises the sliced Cramér distance by gradient descent.
+    not matter, and a sample of weight 2 counts as two equal samples; beyond a million samples that holds to the
+    tolerance of the fit, which then searches with a part of them. `objective="cramer"` follows the paper: it minimises
+    the sliced Cramér distance by gradient descent.
 
     Args:
         n_components: k, at most the number of samples.
@@ -82,6 +81,10 @@ class CramerMixture(DensityMixin, BaseEstimator):
         method: a name of `cramix.fitting.METHODS`, or one of these classes with settings, in place of an objective.
         forgetting: of `partial_fit`, the part of their weight that earlier samples lose with each new one: some
             `1 / forgetting` of the last samples count. 0 forgets nothing.
+        max_passes: how often data are read that take passes: sources, and arrays of more than a million rows; 10 if
+            None. See `cramix.fit`.
+        checkpoint: a file that keeps finished passes over such data, so that the same fit goes on from there; it is
+            removed at the end.
 
     A start from an existing mixture, or from given means, weights or precisions, is followed by EM without a search.
     Parameters that the chosen method does not have are refused.
@@ -132,6 +135,8 @@ class CramerMixture(DensityMixin, BaseEstimator):
     batch_size: int | None = None
     method: str | Method | None = None
     forgetting: float = 0.0
+    max_passes: int | None = None
+    checkpoint: str | os.PathLike | None = None
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit the mixture to samples `(n, d)`, with weights `(n,)` of any positive sum; y is ignored.
@@ -141,7 +146,15 @@ class CramerMixture(DensityMixin, BaseEstimator):
         """
         check_parameters(self)
         if is_source_like(X):
-            return self._fit_source(source(X, sample_weight=sample_weight))
+            result = sources.fit(self, source(X, sample_weight=sample_weight))
+        else:
+            result = self._fit_rows(X, sample_weight)
+        for warning in result.warnings:
+            warnings.warn(warning, convergence_warning(), stacklevel=2)
+        return self
+
+    def _fit_rows(self, X: Any, sample_weight: Any, passes: bool = True) -> FitResult:
+        """Fit the mixture to samples in memory, in passes if they are many and these are not forbidden."""
         x, form = read_samples(self, X, reset=True)
         if self.n_components > len(x):
             raise ValueError(
@@ -149,6 +162,10 @@ class CramerMixture(DensityMixin, BaseEstimator):
             )
         given = read_given(self, x)
         weights = read_sample_weight(sample_weight, x)
+        if passes and takes_passes(x, chosen_method(self, None)[0]):
+            return sources.fit(self, source(x, sample_weight=None if sample_weight is None else weights), form)
+        if passes:
+            refuse_passes(max_passes=self.max_passes, checkpoint=self.checkpoint)
         if reads_batches(self):
             result = self._solve(x, None if sample_weight is None else weights, given)
         else:
@@ -165,9 +182,7 @@ class CramerMixture(DensityMixin, BaseEstimator):
             result = self._solve(rows.double(), mass / mass.max(), given, outliers, n_samples(weights))
             result = replace(result, n_samples=len(x) - len(outliers.rows))
         self._keep(result, form, weights.sum().item())
-        for warning in result.warnings:
-            warnings.warn(warning, convergence_warning(), stacklevel=2)
-        return self
+        return result
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Continue the fit with further samples `(n, d)`, which are not needed again; y is ignored.
@@ -222,7 +237,7 @@ class CramerMixture(DensityMixin, BaseEstimator):
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the mean log likelihood of samples, weighted if there are weights; y is ignored."""
         if is_source_like(X):
-            return self._likelihood_of_source(X, sample_weight)[0]
+            return sources.likelihood(self, X, sample_weight)[0]
         if sample_weight is None:
             return float(self.score_samples(X).mean())  # in the dtype of X, as in scikit-learn
         return self._likelihood(X, sample_weight)[0]
@@ -253,62 +268,9 @@ class CramerMixture(DensityMixin, BaseEstimator):
             x[labels == i] = mixture.component(int(i)).sample((int((labels == i).sum()),), generator)
         return self._form.give(x), self._form.give(labels)
 
-    def _fit_source(self, rows: Source) -> Self:
-        """Fit the mixture to a source: to an array where a sample holds all its rows, else in passes."""
-        method, _ = chosen_method(self, None)
-        reading = read(rows, method, self._options(torch.device("cpu")), [self.n_components])
-        if isinstance(reading, InMemory):
-            x = reading.X if reading.X.ndim == 2 else reading.X.unsqueeze(-1)
-            self.fit(to_numpy(x), sample_weight=reading.options.sample_weight)
-            self.result_ = replace(vars(self)["result_"], passes=reading.passes, n_bad=reading.n_bad)
-            self._name_features(rows)
-            return self
-        x = reading.rows.rows
-        start, options = self._start(x, read_given(self, x), reading.options)
-        method, _ = chosen_method(self, start)
-        reading = replace(reading, method=method, options=replace(options, init_params=start))  # type: ignore[arg-type]
-        problem = reading.prepare(self.n_components)
-        with torch.no_grad():
-            (result,) = reading.conclude([problem], [method.run(problem)])
-        result = replace(result, mixture=in_coordinates(result.mixture.to(dtype=torch.float64)))
-        self._name_features(rows)
-        self._keep(result, Form(True, rows.dtype, torch.device("cpu")), reading.survey.weight)
-        for warning in result.warnings:
-            warnings.warn(warning, convergence_warning(), stacklevel=3)
-        return self
-
-    def _name_features(self, rows: Source) -> None:
-        """Store the number and the names of the columns, as scikit-learn does for data frames."""
-        self.n_features_in_ = rows.dim
-        if rows.columns is not None:
-            self.feature_names_in_ = np.asarray(rows.columns, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
-
-    def _of_source(self, X: Any, sample_weight: Any = None) -> Source:
-        """Return a source that has the columns of the fitted data."""
-        check_is_fitted(self)
-        rows = source(X, sample_weight=sample_weight)
-        names = getattr(self, "feature_names_in_", None)
-        if rows.dim != self.n_features_in_ or (
-            names is not None and rows.columns is not None and tuple(names) != rows.columns
-        ):
-            listed = ", ".join(rows.columns) if rows.columns else f"{rows.dim}"
-            wanted = ", ".join(names) if names is not None else f"{self.n_features_in_}"
-            raise ValueError(f"X must have the columns of the fit, {wanted}; got {listed}. See cramix.source.")
-        return rows
-
-    def _likelihood_of_source(self, X: Any, sample_weight: Any) -> tuple[float, float]:
-        """Return the mean log likelihood of the rows of a source, and their weight, in one pass."""
-        total = self._of_source(X, sample_weight).sum(partial(total_likelihood, self._mixture()))
-        return total.log_likelihood / total.weight, total.weight
-
     def _searched(self, x: Tensor, weights: Tensor) -> FitResult:
         """Return the result of a fit to all samples of the first batches."""
-        model = clone(self)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", convergence_warning())  # the result has them
-            return model.fit(x, sample_weight=weights).result_
+        return clone(self)._fit_rows(x, weights, passes=False)
 
     def _outliers(self, x: Tensor, weights: Tensor) -> Outliers:
         """Return the samples to leave out, before equal ones are merged: the caller knows them by their index."""
@@ -399,14 +361,14 @@ class CramerMixture(DensityMixin, BaseEstimator):
     def _each(self, X: Any, of: Of) -> Any:
         """Return something of each sample, in the form they came in."""
         if is_source_like(X):
-            return self._of_source(X).map(partial(of_blocks, self._mixture(), of))
+            return sources.of_model(self, X).map(partial(of_blocks, self._mixture(), of))
         x, form = self._read(X)
         return form.give(of_blocks(self._mixture(), of, x))
 
     def _likelihood(self, X: Any, sample_weight: Any) -> tuple[float, float]:
         """Return the mean log likelihood, and the number of samples."""
         if is_source_like(X):
-            return self._likelihood_of_source(X, sample_weight)
+            return sources.likelihood(self, X, sample_weight)
         x, _ = self._read(X)
         weights = read_sample_weight(sample_weight, x)
         likelihood = of_blocks(self._mixture(), MultivariateNormalMixture.log_prob, x).to(x.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +21,25 @@ from cramix.mixture.covariance import Family, Prior
 _FIRST, _GROWTH, _LEAST = 4.0, 4.0, 2.0
 # Steps on a GPU between looks at their results, for which the host has to wait.
 _LOOK = 5
+
+
+class Steps(Protocol):
+    """Something whose likelihood EM steps climb: data, or an estimate of the likelihood of more of them."""
+
+    family: Family
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a step on a GPU takes longer than the host waits for its result."""
+        ...
+
+    def step(self, sums: Tensor, prior: Prior | None = None) -> tuple[Tensor, Tensor]:
+        """Return the sums `(B, k, F)` after one EM step, and the mean log likelihood before it, `(B,)`."""
+        ...
+
+
+# Yields points to take a step at, gets the sums after it and the mean log likelihood before it, and returns an outcome.
+Stepping = Generator[Tensor, tuple[Tensor, Tensor], "Outcome"]
 
 
 class Outcome(NamedTuple):
@@ -122,7 +141,7 @@ def maximize(
 
 
 def polish(
-    data: Data,
+    data: Steps,
     sums: Tensor,
     max_iter: int,
     tol: float,
@@ -141,16 +160,21 @@ def polish(
             weight, which makes components share one covariance.
     """
     if max_iter == 0:
-        return maximize(data, sums, 0, prior=prior)
+        return Outcome(sums, sums.new_full((1,), -torch.inf), 0, False, prior)
     # On a GPU a leap is computed before the host reads anything, for which it has to wait, unless a step takes longer.
-    polishing = polishing_of(data.family, sums, max_iter, tol, watch, prior, ahead=sums.is_cuda and not data.is_large)
-    point = next(polishing)
+    ahead = sums.is_cuda and not data.is_large
+    return driven(data, polishing_of(data.family, sums, max_iter, tol, watch, prior, ahead), prior)
+
+
+def driven(data: Steps, fit: Stepping, prior: Prior | None = None) -> Outcome:
+    """Return the outcome of a generator as that of `polishing_of`, which gets its steps from some data."""
+    point = next(fit)
     while True:
         try:
             try:
-                point = polishing.send(data.step(point, prior))
+                point = fit.send(data.step(point, prior))
             except torch.linalg.LinAlgError as error:
-                point = polishing.throw(error)
+                point = fit.throw(error)
         except StopIteration as end:
             return end.value
 
@@ -163,7 +187,7 @@ def polishing_of(
     watch: Callable[[float], None],
     prior: Prior | None,
     ahead: bool = False,
-) -> Generator[Tensor, tuple[Tensor, Tensor], Outcome]:
+) -> Stepping:
     """Yield points `(1, k, F)` to take an EM step at, and return the outcome; see `polish` for the arguments.
 
     The caller sends back the sums after the step and the mean log likelihood before it, `(1,)`, or throws a
@@ -187,10 +211,7 @@ def polishing_of(
     def step(point: Tensor) -> Generator[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """Return the sums after a step, and the log likelihood before it with, if there is one, the log prior."""
         following, value = yield point
-        if prior is not None and prior.moments is not None:
-            _, means, values = family.parameters(point, prior)
-            value = torch.cat((value, family.log_prior(means, values, prior)))
-        return following, value
+        return following, with_log_prior(family, point, value, prior)
 
     def note(value: list[float]) -> None:
         history.append(value[0])
@@ -234,6 +255,14 @@ def polishing_of(
         else:
             longest = max(longest / _GROWTH, _LEAST)
     return outcome(first, sums, value, False)
+
+
+def with_log_prior(family: Family, point: Tensor, log_likelihood: Tensor, prior: Prior | None) -> Tensor:
+    """Return the terms of what EM steps maximise at a point `(1, k, F)`: the log likelihood `(1,)`, and a log prior."""
+    if prior is None or prior.moments is None:
+        return log_likelihood
+    _, means, values = family.parameters(point, prior)
+    return torch.cat((log_likelihood, family.log_prior(means, values, prior)))
 
 
 class _Leap(NamedTuple):

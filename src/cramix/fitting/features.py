@@ -31,6 +31,8 @@ _CACHED = 1 << 25
 # If features are not cached, products with the samples themselves are faster for up to this many components times the
 # number of dimensions.
 _FEW_COMPONENTS = 0.25
+# How few components of all fits are few for a product with features, and in comparison with these.
+_FEW, _FEW_OF_FEATURES = 16, 3
 # In float64 steps are fused for up to this many features. Beyond, the matrix products of torch are faster.
 _FUSED_DOUBLE = 128
 # From this many features of all samples on, data are large for a GPU: steps in float32 are much faster.
@@ -163,9 +165,12 @@ class Data:
         batch, k, count = coefficients.shape
         new, likelihood = coefficients.new_zeros(batch * k, count), coefficients.new_zeros(batch)
         for part, weights, shares, total, top in self._joint(coefficients):
-            likelihood += ((top + total.log()).squeeze(-2) * weights).sum(-1).double()
-            new += part.sums(shares.mul_(weights.unsqueeze(-2) / total).flatten(0, 1)).double()
-        return new.view(batch, k, count), likelihood
+            likelihood += ((top + total.log()).squeeze(-2).double() * weights).sum(-1)
+            new += part.sums(shares.mul_(weights.to(self.dtype).unsqueeze(-2) / total).flatten(0, 1)).double()
+        new = new.view(batch, k, count)
+        if self.dtype != torch.float64:  # the likelihood of coefficients that are not rounded, by its derivative
+            likelihood += (new * (coefficients - coefficients.to(self.dtype).double())).sum((-2, -1))
+        return new, likelihood
 
     def log_densities(self, coefficients: Tensor) -> Tensor:
         """Return the log density of each fit at each sample, `(B, n)`."""
@@ -199,14 +204,14 @@ class Data:
 
     def _parts(self, components: int) -> Iterator[tuple[_Part, Tensor]]:
         """Yield blocks of samples, and their weights `(rows,)` or `(B, rows)`."""
-        rows, weights = self._rows(components), self.weights.to(self.dtype)
+        rows = self._rows(components)
         for start in range(0, len(self), rows):
             some = slice(start, start + rows)
             if self._by_matrices(components):
                 part: _Part = _Matrices(cast("DenseFamily", self.family), self.x[some].to(self.dtype))
             else:
                 part = _Features(self._all[:, some] if self._is_cached else self._features(some))
-            yield part, weights[..., some]
+            yield part, self.weights[..., some]
 
     def _by_matrices(self, components: int) -> bool:
         dense = self.covariances is None and not self.family.kind.axis_aligned
@@ -246,7 +251,10 @@ class _Features(NamedTuple):
         return coefficients @ self.features
 
     def sums(self, shares: Tensor) -> Tensor:
-        """Return the sums of features `(m, F)` for shares `(m, rows)`; with few features faster in this order."""
+        """Return the sums of features `(m, F)` for shares `(m, rows)`."""
+        # Faster in this order if there are few components; otherwise in the other one.
+        if len(shares) <= _FEW and _FEW_OF_FEATURES * len(shares) <= len(self.features):
+            return shares @ self.features.T
         return (self.features @ shares.T).T
 
 

@@ -14,7 +14,8 @@ from cramix.data.local import LocalSource
 from cramix.data.source import Batch, Source
 from cramix.data.survey import Rows, Sample, Survey, Surveying
 from cramix.fitting.checkpoint import Checkpoint
-from cramix.fitting.em import Outcome, polishing_of
+from cramix.fitting.corrected import refining_of
+from cramix.fitting.em import Outcome
 from cramix.fitting.features import Data, without_empty
 from cramix.fitting.outliers import Bounds
 from cramix.fitting.problem import Units
@@ -82,7 +83,7 @@ class Expectation:
         return total
 
     def _of(self, rows: Tensor, weights: Tensor, weight: float) -> Expected:
-        data = Data(self.family, self.units.of(rows), weights, dtype=self.dtype)
+        data = Data(self.family, self.units.of_in(rows, self.dtype), weights, dtype=self.dtype)
         found = [data.expect(c) for c in self.coefficients]
         return Expected(tuple(weight * sums for sums, _ in found), tuple(weight * mean for _, mean in found), weight)
 
@@ -201,14 +202,14 @@ class Start(NamedTuple):
     """A fit to continue over all rows.
 
     Args:
-        family: the kind of covariances.
+        sample: of the rows, in the units of the fit.
         sums: `(1, k, F)`.
         tol: gain of the mean log likelihood of a pass at which to stop.
         prior: pseudo-samples, with moments.
         watch: called with the mean log likelihood before each step.
     """
 
-    family: Family
+    sample: Data
     sums: Tensor
     tol: float
     prior: Prior | None
@@ -218,7 +219,7 @@ class Start(NamedTuple):
 def refine(
     passes: Passes, starts: Sequence[Start], units: Units, dtype: torch.dtype, bounds: Bounds | None
 ) -> list[Outcome]:
-    """Continue fits with accelerated EM steps over all rows until each gains less than its tolerance, in shared passes.
+    """Continue fits with EM steps over all rows until each can gain less than its tolerance, in shared passes.
 
     Args:
         passes: over the source, of which at least one is left.
@@ -228,7 +229,7 @@ def refine(
         bounds: of rows that are not left out.
     """
     fits = {
-        i: polishing_of(start.family, start.sums, passes.left, start.tol, start.watch, start.prior)
+        i: refining_of(start.sample, start.sums, passes.left, start.tol, start.watch, start.prior)
         for i, start in enumerate(starts)
     }
     outcomes = dict[int, Outcome]()
@@ -239,7 +240,7 @@ def refine(
             _set_coefficients(i, starts[i], fits[i], points, coefficients, outcomes)
         if not coefficients:
             break
-        family = starts[0].family
+        family = starts[0].sample.family
         found = passes.expect(Expectation(family, units, tuple(coefficients.values()), dtype, bounds))
         for i, sums, likelihood in zip(coefficients, found.sums, found.log_likelihoods, strict=True):
             try:
@@ -261,8 +262,8 @@ def _set_coefficients(
     """Set the coefficients of a fit at its next point that is a valid mixture; a leap may end where none is."""
     while i in points:
         try:
-            parameters = start.family.parameters(points[i], start.prior)
-            coefficients[i] = start.family.coefficients(*parameters)
+            family = start.sample.family
+            coefficients[i] = family.coefficients(*family.parameters(points[i], start.prior))
             return
         except torch.linalg.LinAlgError as error:
             try:

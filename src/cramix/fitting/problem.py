@@ -41,6 +41,16 @@ class Units(NamedTuple):
         """Return points `(n, d)` in these units."""
         return torch.sub(x, self.centre).div_(self.scale)  # in float64, as the centre, and one copy only
 
+    def of_in(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the same in a dtype. From float32 to float32 nothing is computed in float64 on the way."""
+        if x.dtype != torch.float32 or dtype != torch.float32:
+            return self.of(x).to(dtype)
+        near = (
+            self.centre.float()
+        )  # a difference to it has hardly a rounding error, and the rest of the centre is small
+        rest = ((near.double() - self.centre) / self.scale).float()
+        return torch.addcmul(rest, x - near, (1 / self.scale).float())
+
     @property
     def log_volume(self) -> float:
         """The log density in these units less that in the units of the data."""

@@ -15,14 +15,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from cramix.arrays import as_tensor
 from cramix.checks import check_integer
 from cramix.data import is_source_like, source
 from cramix.data.source import Source
 from cramix.data.survey import Rows, Survey
 from cramix.fitting.checkpoint import Checkpoint
+from cramix.fitting.corrected import sample_of
 from cramix.fitting.em import ExpectationMaximization
+from cramix.fitting.features import Data
 from cramix.fitting.outliers import Bounds, Outliers, find_outliers
 from cramix.fitting.passes import Passes, Start, refine
 from cramix.fitting.problem import OUT_OF_PASSES, Components, Method, Problem, Solution
@@ -30,6 +35,7 @@ from cramix.fitting.result import FitResult, Step
 from cramix.fitting.search import MergeDown, search_dtype
 from cramix.fitting.solve import Options, conclude, prepare
 from cramix.fitting.stepwise import Stepwise, sums_at
+from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates
 
 # Rows of the sample, and passes by default.
@@ -136,8 +142,9 @@ class Sampled:
         return results
 
     def _refined(self, problems: Sequence[Problem], solutions: Sequence[Solution]) -> list[Solution]:
-        starts = [self._start(problem, solution) for problem, solution in zip(problems, solutions, strict=True)]
         dtype = _dtype(problems, solutions)
+        sample = sample_of(problems[0].data, self.survey.n_rows, self.options.generator)
+        starts = [self._start(*pair, sample) for pair in zip(problems, solutions, strict=True)]
         for problem in problems:
             problem.release()
         outcomes = refine(self.passes, starts, problems[0].units, dtype, self.bounds)
@@ -169,7 +176,7 @@ class Sampled:
         components = Components(mixture.weights, units.of(mixture.means), values)
         return Solution(components, True, _STEPWISE, solution.n_iter, 0.0, likelihood)
 
-    def _start(self, problem: Problem, solution: Solution) -> Start:
+    def _start(self, problem: Problem, solution: Solution, sample: Data) -> Start:
         family = problem.family
         sums = sums_at(family, solution.components)
         prior = problem.shrinkage_prior(solution.shrinkage, 1)
@@ -180,7 +187,7 @@ class Sampled:
             problem.note_likelihood("pass over all rows", problem.n_components, log_likelihood)
 
         error = family.n_parameters(problem.n_components) / (2 * self.survey.n_samples)
-        return Start(family, sums, max(self.method.tol, _OF_ERROR * error), prior, watch)
+        return Start(sample, sums, max(self.method.tol, _OF_ERROR * error), prior, watch)
 
     def _warnings(self, result: FitResult) -> list[str]:
         n, size = self.survey.n_rows, len(self.rows)
@@ -226,8 +233,10 @@ def read(
         task: what else determines the fits, so that a checkpoint of another task is refused.
     """
     if not is_source_like(X):
-        _check_in_memory(max_passes=max_passes, checkpoint=checkpoint)
-        return InMemory(X, method, options)
+        if not takes_passes(X, method, sample):
+            refuse_passes(max_passes=max_passes, checkpoint=checkpoint)
+            return InMemory(X, method, options)
+        X = as_tensor("X", X).detach()
     if isinstance(X, Source) and options.sample_weight is not None:
         raise ValueError("sample_weight must be None for a source, which has its own. Pass it to cramix.source.")
     rows = source(X, sample_weight=options.sample_weight)
@@ -307,10 +316,24 @@ def _dtype(problems: Sequence[Problem], solutions: Sequence[Solution]) -> torch.
     return search_dtype(problems[0].data)
 
 
-def _check_in_memory(**given: object) -> None:
+def takes_passes(X: Any, method: Method, sample: int = SAMPLE) -> bool:
+    """Return whether data in memory are so many that they are read in passes, as a source of the same rows would be."""
+    if isinstance(X, NormalMixture | MultivariateNormalMixture) or not hasattr(X, "__len__") or len(X) <= sample:
+        return False
+    if not isinstance(method, MergeDown | ExpectationMaximization) or method.max_iter < _MOST_PASSES:
+        return False
+    half = getattr(X, "dtype", None) in (torch.float16, torch.bfloat16, np.float16)
+    return not (isinstance(X, Tensor) and X.device.type != "cpu") and not half
+
+
+def refuse_passes(**given: object) -> None:
+    """Raise a ValueError for arguments of passes over a source, which data in memory do not need."""
     for name, value in given.items():
         if value is not None:
-            raise ValueError(f"{name} is for sources that are read in passes; got {value!r} for data in memory.")
+            raise ValueError(
+                f"{name} is for data that are read in passes: sources, and arrays of more than {SAMPLE:,} rows; got "
+                f"{value!r} for fewer rows in memory."
+            )
 
 
 def _fingerprint(rows: Source, options: Options, task: str) -> str:

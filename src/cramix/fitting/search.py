@@ -25,6 +25,7 @@ from torch import Tensor
 
 from cramix.checks import check_integer, check_number
 from cramix.distance.sliced import sliced_cramer_squared
+from cramix.fitting.corrected import polish_large
 from cramix.fitting.diagnosis import NARROW
 from cramix.fitting.em import Outcome, maximize, polish
 from cramix.fitting.features import Data, is_small
@@ -39,6 +40,9 @@ T = TypeVar("T")
 _POLISHING, _CHOOSING = "polishing", 20
 # Distance from the origin in standard deviations up to which float32 has enough digits.
 _FAR = 50.0
+# Features of all samples from which on float32 is faster for covariances along the axes. Other kinds, with matrices to
+# factorise at each step, gain less and need more digits.
+_FEW_ALIGNED = 1 << 14
 # The least variance in any direction for float32, in multiples of the rounding error of sums of d squares.
 _FLAT = 500.0
 # Rounds of a search, and fits of either kind in a round.
@@ -210,6 +214,8 @@ class MergeDown(Method):
             if near.log_likelihood.item() >= near.history[0] and bool(near.sums.isfinite().all()):
                 end = polish(data, near.sums, self.max_iter - near.n_iter, self.tol, watch, prior)
                 return end._replace(n_iter=near.n_iter + end.n_iter, history=near.history + end.history)
+        if fast is None:
+            return polish_large(data, sums, self.max_iter, self.tol, watch, prior, problem.generator)
         return polish(data, sums, self.max_iter, self.tol, watch, prior)
 
 
@@ -254,9 +260,11 @@ def search_dtype(data: Data) -> torch.dtype:
     They do if they are so far out that squares leave too few digits for the others, and if they have hardly any
     variance in some direction, so that rounding would hide it.
     """
-    if is_small(len(data), data.family) or torch.stack(data.x.aminmax()).abs().max() >= _FAR:
+    aligned = data.family.kind.axis_aligned
+    small = len(data) * data.family.count < _FEW_ALIGNED if aligned else is_small(len(data), data.family)
+    if small or torch.stack(data.x.aminmax()).abs().max() >= _FAR:
         return torch.float64
-    if data.family.kind.axis_aligned:
+    if aligned:
         return torch.float32
     least = torch.linalg.eigvalsh(data.covariance)[..., 0].min()
     return torch.float64 if least < _FLAT * data.family.dim * torch.finfo(torch.float32).eps else torch.float32

@@ -32,7 +32,7 @@ from cramix.fitting.samples import Target, check_range, n_samples, read_target, 
 from cramix.fitting.search import MergeDown
 from cramix.fitting.sliced_wasserstein import SlicedWasserstein
 from cramix.fitting.starts import STARTS
-from cramix.fitting.threads import threads_for
+from cramix.fitting.threads import threads_for, threads_for_samples
 from cramix.fitting.wfr import WassersteinFisherRao
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates
@@ -99,13 +99,14 @@ def prepare(X: Any, n_components: int, method: Method, options: Options = Option
             f"shrinkage is for samples; got {options.shrinkage!r} for a mixture, whose covariances are exact."
         )
     _check_count(target.mixture, n_components)
-    outliers = options.outliers or Outliers()
-    if options.outliers is None and target.samples and method.sets_outliers_aside:
-        outliers = find_outliers(target.mixture.means, target.mixture.weights, n_components)
-        target = without_rows(target, outliers.rows, weighted=options.sample_weight is not None)
-    check_range(target.mixture.means)
     family = FAMILIES[options.covariance_type]
-    standard = standard_units(target.mixture, family)
+    with threads_for_samples(len(target.mixture.weights), family(target.mixture.dim, 0.0)):
+        outliers = options.outliers or Outliers()
+        if options.outliers is None and target.samples and method.sets_outliers_aside:
+            outliers = find_outliers(target.mixture.means, target.mixture.weights, n_components)
+            target = without_rows(target, outliers.rows, weighted=options.sample_weight is not None)
+        check_range(target.mixture.means)
+        standard = standard_units(target.mixture, family)
     units = method.units(standard)
     floor = floor_in(units, standard, options.reg_covar, options.relative_reg_covar)
     return Problem(
