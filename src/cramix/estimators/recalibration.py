@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from cramix.distance.operands import Mixture
-from cramix.estimators.ensemble import Ensemble, Rows
+from cramix.estimators.ensemble import Ensemble
+from cramix.estimators.training import Rows
 from cramix.mixture import NormalMixture
 
 # What is tried. Larger values can improve the likelihood further, but worsen the CRPS.

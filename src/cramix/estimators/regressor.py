@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_choice, check_integer, check_number
-from cramix.estimators.ensemble import STAGES, Ensemble, Rows, TrainingOptions, train
+from cramix.estimators.ensemble import Ensemble
 from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_samples
 from cramix.estimators.progress import progress_bar
 from cramix.estimators.recalibration import recalibrate
+from cramix.estimators.training import STAGES, Rows, TrainingOptions, train
 from cramix.mixture import Diagonal, MultivariateNormalMixture, NormalMixture
 from cramix.nn.initialization import weighted_moments
 
@@ -32,6 +33,10 @@ except ImportError:
 _BLOCK = 1 << 14
 # batch_size="auto": the number of batches in an epoch from which on they grow, and the limits of their size.
 _BATCHES_PER_EPOCH, _MIN_BATCH, _MAX_BATCH = 64, 64, 256
+# max_iter="auto": steps of the optimizer, and the limits of the number of epochs.
+_STEPS, _MIN_EPOCHS, _MAX_EPOCHS = 2000, 30, 400
+# n_iter_no_change="auto": fraction of the epochs, and the lower limit.
+_PATIENCE, _MIN_PATIENCE = 0.3, 10
 
 
 @dataclass(eq=False, repr=False)  # estimators equal only themselves; scikit-learn prints them
@@ -51,15 +56,17 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
             (first the one, then the other).
         hidden_layer_sizes: widths of the hidden layers.
         n_estimators: number of networks.
-        max_iter: maximum number of epochs, for "blend" of each stage.
+        max_iter: number of epochs, for "blend" of each stage; the learning rate rises and falls once in this time. "auto"
+            is enough for 2,000 steps, and at least 30, at most 400.
         batch_size: rows in a batch. "auto" is 64, and from 4,096 rows on grows to 256, the learning rate with its
             square root.
-        learning_rate: learning rate of AdamW.
+        learning_rate: highest learning rate of AdamW, for batches of 64 rows.
         weight_decay: weight decay of AdamW.
         early_stopping: hold rows out and keep the weights that are best on them; False trains for `max_iter` epochs on
             all rows, without recalibration.
         validation_fraction: fraction of the rows that each network holds out; none of fewer than 20 rows.
-        n_iter_no_change: training stops after this many epochs without a better loss on the held-out rows.
+        n_iter_no_change: training stops after this many epochs without a better loss on the held-out rows; "auto" is
+            0.3 of all epochs, at least 10.
         min_scale: lower bound of the components' scales, relative to the scale of the targets.
         device: where to train and predict, such as "cuda"; None is torch's default device. Pickles load on the CPU;
             `to` moves a fitted model.
@@ -90,13 +97,13 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
     loss: str = "cramer"
     hidden_layer_sizes: Sequence[int] = (64, 64)
     n_estimators: int = 10
-    max_iter: int = 400
+    max_iter: int | str = "auto"
     batch_size: int | str = "auto"
-    learning_rate: float = 3e-3
+    learning_rate: float = 2e-2
     weight_decay: float = 1e-3
     early_stopping: bool = True
     validation_fraction: float = 0.15
-    n_iter_no_change: int = 30
+    n_iter_no_change: int | str = "auto"
     min_scale: float = 1e-3
     device: torch.device | str | None = None
     random_state: Any = None
@@ -134,15 +141,16 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         )
         train_rows = Rows(*(part.to(device) for part in (x, t.squeeze(-1) if t.shape[1] == 1 else t, weights.float())))
         batch_size, learning_rate = self._batch_size_and_rate(len(x))
+        epochs, patience = self._epochs_and_patience(len(x), batch_size)
         with progress_bar(self.verbose) as progress:
             options = TrainingOptions(
                 STAGES[self.loss],
-                self.max_iter,
+                epochs,
                 batch_size,
                 learning_rate,
                 self.weight_decay,
                 self.validation_fraction if self.early_stopping else 0.0,
-                self.n_iter_no_change,
+                patience,
                 progress,
             )
             held_out, losses = train(ensemble.to(device), train_rows, options, torch.Generator().manual_seed(seed))
@@ -210,12 +218,21 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         size = min(max(n // _BATCHES_PER_EPOCH, _MIN_BATCH), _MAX_BATCH)
         return size, self.learning_rate * math.sqrt(size / _MIN_BATCH)
 
+    def _epochs_and_patience(self, n: int, batch_size: int) -> tuple[int, int]:
+        epochs = self.max_iter
+        if epochs == "auto":
+            epochs = min(max(round(_STEPS * batch_size / n), _MIN_EPOCHS), _MAX_EPOCHS)
+        if self.n_iter_no_change != "auto":
+            return int(epochs), int(self.n_iter_no_change)
+        return int(epochs), max(round(_PATIENCE * int(epochs)), _MIN_PATIENCE)
+
     def _check_settings(self) -> None:
         """Raise a ValueError for settings that are invalid for any data."""
-        for name in ("n_components", "n_estimators", "max_iter", "n_iter_no_change"):
+        for name in ("n_components", "n_estimators"):
             check_integer(name, getattr(self, name), 1)
-        if self.batch_size != "auto":
-            check_integer("batch_size", self.batch_size, 1)
+        for name in ("max_iter", "n_iter_no_change", "batch_size"):
+            if getattr(self, name) != "auto":
+                check_integer(name, getattr(self, name), 1)
         for width in self.hidden_layer_sizes:
             check_integer("hidden_layer_sizes", width, 1)
         check_integer("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
