@@ -75,12 +75,16 @@ class Ensemble(nn.Module):
         return torch.cat((z, x), -1) if self.hidden else x
 
     @torch.no_grad()
-    def combined(self, x: Tensor) -> Mixture:
-        """Return the mixture of all networks for features `(n, in_features)`: batch shape `(n,)`, `E k` components."""
+    def combined(self, x: Tensor, share: Tensor | None = None) -> Mixture:
+        """Return the mixture of all networks for features `(n, in_features)`: batch shape `(n,)`, `E k` components.
+
+        The networks count alike, or for each row by their share, `(n, E)`.
+        """
         p = self(x.expand(self.n_estimators, *x.shape))
+        weights, means, values = p._whole()
+        weights = weights / self.n_estimators if share is None else weights * share.T.unsqueeze(-1)
         # From (E, n, k, *) to (n, E k, *).
-        weights, means, values = (part.movedim(0, 1).flatten(1, 2) for part in p._whole())
-        return p._of_whole(weights / self.n_estimators, means, values)
+        return p._of_whole(*(part.movedim(0, 1).flatten(1, 2) for part in (weights, means, values)))
 
     def freeze(self) -> Self:
         """End training. In float64 a row has the same prediction in a batch of any size."""

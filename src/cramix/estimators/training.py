@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from cramix.distance.operands import Mixture
 from cramix.estimators.ensemble import Ensemble
 from cramix.fitting import Step
 from cramix.loss import energy_score, nll_loss
@@ -43,7 +44,10 @@ _MAX_EVALUATED, _BLOCK = 1 << 13, 1 << 12
 # along a cosine.
 _WARM_UP, _FIRST_RATE = 0.1, 0.1
 # A short memory of squared gradients, as there are few steps.
-_BETAS = 0.9, 0.97
+_BETAS = 0.9, 0.99
+# Predictions out of sample are of rows that many networks have not seen, as long as this fraction of the rows, and this
+# many, qualify; and of at most so many.
+_MIN_FRACTION, _MIN_OUT_OF_SAMPLE, _MAX_OUT_OF_SAMPLE = 0.1, 100, 1 << 14
 
 
 class Rows(NamedTuple):
@@ -168,3 +172,26 @@ class _BestWeights:
     def restore(self) -> None:
         for best, p in zip(self._best, self._current, strict=True):
             p.copy_(best)
+
+
+@torch.no_grad()
+def out_of_sample(ensemble: Ensemble, rows: Rows, held_out: Tensor) -> tuple[Mixture, Rows]:
+    """Return predictions for rows by the networks that did not see them, `(E, m)` indices, and these rows.
+
+    Fewer networks need wider scales than the whole ensemble, so rows that several networks have not seen are preferred.
+    """
+    unseen = torch.zeros(len(held_out), len(rows.x), dtype=torch.bool).scatter_(1, held_out, True)
+    index = _rows_unseen_by_most(unseen.sum(0))[:_MAX_OUT_OF_SAMPLE]
+    share = (unseen[:, index] / unseen[:, index].sum(0)).T.to(rows.x)  # (n, E)
+    rows = Rows(*(part[index.to(part.device)] for part in rows))
+    return ensemble.combined(rows.x, share), rows
+
+
+def _rows_unseen_by_most(counts: Tensor) -> Tensor:
+    """Return the rows that at least c networks have not seen, for the largest c that leaves enough of them."""
+    enough = max(_MIN_FRACTION * len(counts), _MIN_OUT_OF_SAMPLE)
+    for least in range(int(counts.max()), 1, -1):
+        index = (counts >= least).nonzero().squeeze(1)
+        if len(index) >= enough:
+            return index
+    return counts.nonzero().squeeze(1)
