@@ -35,8 +35,8 @@ except ImportError:
 _BLOCK = 1 << 14
 # batch_size="auto": the number of batches in an epoch from which on they grow, and the limits of their size.
 _BATCHES_PER_EPOCH, _MIN_BATCH, _MAX_BATCH = 64, 32, 256
-# max_iter="auto": steps of the optimizer, and the limits of the number of epochs.
-_STEPS, _MIN_EPOCHS, _MAX_EPOCHS = 2000, 30, 400
+# max_iter="auto": the number of epochs is this constant divided by the root of the number of rows, within limits.
+_EPOCHS, _MIN_EPOCHS, _MAX_EPOCHS = 3000.0, 10, 400
 # n_iter_no_change="auto": fraction of the epochs, and the lower limit.
 _PATIENCE, _MIN_PATIENCE = 0.3, 10
 
@@ -59,7 +59,7 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
         hidden_layer_sizes: widths of the hidden layers.
         n_estimators: number of networks.
         max_iter: number of epochs, for "blend" of each stage; the learning rate rises and falls once in this time.
-            "auto" is enough for 2,000 steps, and at least 30, at most 400.
+            "auto" is 3000 / sqrt(n) for n rows, at least 10 and at most 400.
         batch_size: rows in a batch. "auto" is a 64th of the rows, at least 32 and at most 256; the learning rate grows
             with its square root.
         learning_rate: highest learning rate of AdamW, for batches of 64 rows.
@@ -143,7 +143,7 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
         )
         train_rows = Rows(*(part.to(device) for part in (x, t.squeeze(-1) if t.shape[1] == 1 else t, weights.float())))
         batch_size, learning_rate = self._batch_size_and_rate(len(x))
-        epochs, patience = self._epochs_and_patience(len(x), batch_size)
+        epochs, patience = self._epochs_and_patience(len(x))
         with progress_bar(self.verbose) as progress:
             options = TrainingOptions(
                 STAGES[self.loss],
@@ -185,10 +185,10 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
         size = min(max(n // _BATCHES_PER_EPOCH, _MIN_BATCH), _MAX_BATCH)
         return size, self.learning_rate * math.sqrt(size / 64)
 
-    def _epochs_and_patience(self, n: int, batch_size: int) -> tuple[int, int]:
+    def _epochs_and_patience(self, n: int) -> tuple[int, int]:
         epochs = self.max_iter
         if epochs == "auto":
-            epochs = min(max(round(_STEPS * batch_size / n), _MIN_EPOCHS), _MAX_EPOCHS)
+            epochs = min(max(round(_EPOCHS / math.sqrt(n)), _MIN_EPOCHS), _MAX_EPOCHS)
         if self.n_iter_no_change != "auto":
             return int(epochs), int(self.n_iter_no_change)
         return int(epochs), max(round(_PATIENCE * int(epochs)), _MIN_PATIENCE)
