@@ -35,8 +35,8 @@ except ImportError:
 _BLOCK = 1 << 14
 # batch_size="auto": the number of batches in an epoch from which on they grow, and the limits of their size.
 _BATCHES_PER_EPOCH, _MIN_BATCH, _MAX_BATCH = 64, 32, 256
-# max_iter="auto": the number of epochs is this constant divided by the root of the number of rows, within limits.
-_EPOCHS, _MIN_EPOCHS, _MAX_EPOCHS = 3000.0, 10, 400
+# max_iter="auto": the least number of epochs, how many rows are visited besides, and the largest number of epochs.
+_MIN_EPOCHS, _VISITS, _MAX_EPOCHS = 10, 250_000, 400
 # n_iter_no_change="auto": fraction of the epochs, and the lower limit.
 _PATIENCE, _MIN_PATIENCE = 0.3, 10
 
@@ -59,7 +59,7 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
         hidden_layer_sizes: widths of the hidden layers.
         n_estimators: number of networks.
         max_iter: number of epochs, for "blend" of each stage; the learning rate rises and falls once in this time.
-            "auto" is 3000 / sqrt(n) for n rows, at least 10 and at most 400.
+            "auto" is 10 + 250,000 / n for n rows, at most 400.
         batch_size: rows in a batch. "auto" is a 64th of the rows, at least 32 and at most 256; the learning rate grows
             with its square root.
         learning_rate: highest learning rate of AdamW, for batches of 64 rows.
@@ -188,7 +188,7 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
     def _epochs_and_patience(self, n: int) -> tuple[int, int]:
         epochs = self.max_iter
         if epochs == "auto":
-            epochs = min(max(round(_EPOCHS / math.sqrt(n)), _MIN_EPOCHS), _MAX_EPOCHS)
+            epochs = min(_MIN_EPOCHS + round(_VISITS / n), _MAX_EPOCHS)
         if self.n_iter_no_change != "auto":
             return int(epochs), int(self.n_iter_no_change)
         return int(epochs), max(round(_PATIENCE * int(epochs)), _MIN_PATIENCE)
