@@ -46,3 +46,18 @@ def test_skorch() -> None:
     search = load("skorch_forecast.py")["main"](epochs=12)
     assert search.best_params_ == {"module__n_components": 3}
     assert -search.best_score_ < NEARLY_THE_TRUTH
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_neuralforecast() -> None:
+    """The past as one forecast has a CRPS of 34.5, and forecasts that are too sure have few observations inside."""
+    example = load("neuralforecast_sunspots.py")
+    forecasts = example["forecast"](steps=120)
+    found = example["scores"](forecasts)
+    assert found["crps"] < 19
+    assert found["crps of the past"] == pytest.approx(34.47, abs=0.01)
+    assert 0.65 < found["inside 80 %"] < 0.95
+    means = forecasts["MLP"].to_numpy()  # of 1000 samples
+    assert abs(example["mixtures"](forecasts).mean.numpy() - means).mean() < 2
+    assert len(example["picture"](forecasts).axes[0].collections) >= 3

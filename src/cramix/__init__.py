@@ -8,7 +8,7 @@
 - Distances: `cramer_distance`, `sliced_cramer_distance` and others.
 - Data sets that are too large to hold: `SliceSketch`, `drift`.
 - Scores, one value per observation: `crps`, `energy_score`.
-- Networks and regressors: `MixtureHead`, `MixtureRegressor`.
+- Networks and regressors: `MixtureHead`, `MixtureRegressor`; `ConformalRegressor` for intervals with a guarantee.
 - Data of any size: `source` reads files, Arrow data, mapped arrays and batches in parts.
 - Files: `save`, `load`.
 
@@ -51,7 +51,7 @@ from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, No
 from cramix.nn import MixtureHead, MixtureTensors
 
 if TYPE_CHECKING:
-    from cramix.estimators import CramerMixture, MixtureRegressor
+    from cramix.estimators import ConformalRegressor, CramerMixture, MixtureRegressor
     from cramix.fitting import ConvergenceWarning
 
 __version__ = "0.1.0"
@@ -104,7 +104,7 @@ __all__ = [
 ]
 
 if find_spec("sklearn"):
-    __all__ += ["CramerMixture", "MixtureRegressor"]
+    __all__ += ["ConformalRegressor", "CramerMixture", "MixtureRegressor"]
 
 
 def __getattr__(name: str) -> Any:
@@ -113,7 +113,7 @@ def __getattr__(name: str) -> Any:
         from cramix.fitting import ConvergenceWarning
 
         return ConvergenceWarning
-    if name in ("CramerMixture", "MixtureRegressor"):
+    if name in ("ConformalRegressor", "CramerMixture", "MixtureRegressor"):
         from cramix import estimators
 
         return getattr(estimators, name)

@@ -1,7 +1,8 @@
 """Estimators and scorers for scikit-learn."""
 
+from cramix.estimators.conformal import ConformalRegressor
 from cramix.estimators.mixture import CramerMixture
 from cramix.estimators.regressor import MixtureRegressor
 from cramix.estimators.scorers import crps_scorer, log_likelihood_scorer
 
-__all__ = ["CramerMixture", "MixtureRegressor", "crps_scorer", "log_likelihood_scorer"]
+__all__ = ["ConformalRegressor", "CramerMixture", "MixtureRegressor", "crps_scorer", "log_likelihood_scorer"]

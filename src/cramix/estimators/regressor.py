@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_choice, check_integer, check_number
-from cramix.estimators.ensemble import STAGES, Ensemble, Rows, TrainingOptions, train
+from cramix.distance.operands import Mixture
+from cramix.estimators.ensemble import Ensemble
+from cramix.estimators.forecasts import Forecasts
 from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_samples
 from cramix.estimators.progress import progress_bar
-from cramix.estimators.recalibration import recalibrate
+from cramix.estimators.recalibration import Recalibration, recalibrate
+from cramix.estimators.training import STAGES, Rows, TrainingOptions, out_of_sample, train
 from cramix.mixture import Diagonal, MultivariateNormalMixture, NormalMixture
 from cramix.nn.initialization import weighted_moments
 
@@ -31,11 +34,15 @@ except ImportError:
 # Rows predicted at a time.
 _BLOCK = 1 << 14
 # batch_size="auto": the number of batches in an epoch from which on they grow, and the limits of their size.
-_BATCHES_PER_EPOCH, _MIN_BATCH, _MAX_BATCH = 64, 64, 256
+_BATCHES_PER_EPOCH, _MIN_BATCH, _MAX_BATCH = 64, 32, 256
+# max_iter="auto": the least number of epochs, how many rows are visited besides, and the largest number of epochs.
+_MIN_EPOCHS, _VISITS, _MAX_EPOCHS = 10, 250_000, 400
+# n_iter_no_change="auto": fraction of the epochs, and the lower limit.
+_PATIENCE, _MIN_PATIENCE = 0.3, 10
 
 
 @dataclass(eq=False, repr=False)  # estimators equal only themselves; scikit-learn prints them
-class MixtureRegressor(RegressorMixin, BaseEstimator):
+class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
     """A regressor that predicts Gaussian mixtures, by an ensemble of small networks trained with a proper score.
 
     The networks are trained together. Each holds out rows of its own and keeps the weights that are best on them. A
@@ -51,15 +58,17 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
             (first the one, then the other).
         hidden_layer_sizes: widths of the hidden layers.
         n_estimators: number of networks.
-        max_iter: maximum number of epochs, for "blend" of each stage.
-        batch_size: rows in a batch. "auto" is 64, and from 4,096 rows on grows to 256, the learning rate with its
-            square root.
-        learning_rate: learning rate of AdamW.
+        max_iter: number of epochs, for "blend" of each stage; the learning rate rises and falls once in this time.
+            "auto" is 10 + 250,000 / n for n rows, at most 400.
+        batch_size: rows in a batch. "auto" is a 64th of the rows, at least 32 and at most 256; the learning rate grows
+            with its square root.
+        learning_rate: highest learning rate of AdamW, for batches of 64 rows.
         weight_decay: weight decay of AdamW.
         early_stopping: hold rows out and keep the weights that are best on them; False trains for `max_iter` epochs on
             all rows, without recalibration.
         validation_fraction: fraction of the rows that each network holds out; none of fewer than 20 rows.
-        n_iter_no_change: training stops after this many epochs without a better loss on the held-out rows.
+        n_iter_no_change: training stops after this many epochs without a better loss on the held-out rows; "auto" is
+            0.3 of all epochs, at least 10.
         min_scale: lower bound of the components' scales, relative to the scale of the targets.
         device: where to train and predict, such as "cuda"; None is torch's default device. Pickles load on the CPU;
             `to` moves a fitted model.
@@ -90,13 +99,13 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
     loss: str = "cramer"
     hidden_layer_sizes: Sequence[int] = (64, 64)
     n_estimators: int = 10
-    max_iter: int = 400
+    max_iter: int | str = "auto"
     batch_size: int | str = "auto"
-    learning_rate: float = 3e-3
+    learning_rate: float = 2e-2
     weight_decay: float = 1e-3
     early_stopping: bool = True
     validation_fraction: float = 0.15
-    n_iter_no_change: int = 30
+    n_iter_no_change: int | str = "auto"
     min_scale: float = 1e-3
     device: torch.device | str | None = None
     random_state: Any = None
@@ -134,60 +143,26 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         )
         train_rows = Rows(*(part.to(device) for part in (x, t.squeeze(-1) if t.shape[1] == 1 else t, weights.float())))
         batch_size, learning_rate = self._batch_size_and_rate(len(x))
+        epochs, patience = self._epochs_and_patience(len(x))
         with progress_bar(self.verbose) as progress:
             options = TrainingOptions(
                 STAGES[self.loss],
-                self.max_iter,
+                epochs,
                 batch_size,
                 learning_rate,
                 self.weight_decay,
                 self.validation_fraction if self.early_stopping else 0.0,
-                self.n_iter_no_change,
+                patience,
                 progress,
             )
             held_out, losses = train(ensemble.to(device), train_rows, options, torch.Generator().manual_seed(seed))
         self._ensemble = ensemble.freeze()
-        self._recalibration = recalibrate(ensemble, Rows(*(part.double() for part in train_rows)), held_out)
+        self._recalibration = Recalibration()
+        if held_out.numel():
+            p, held_rows = out_of_sample(ensemble, Rows(*(part.double() for part in train_rows)), held_out)
+            self._recalibration = recalibrate(p, held_rows.y, held_rows.weights)
         self.n_iter_, self.loss_curve_ = len(losses), losses
         return self
-
-    def predict(self, X: Any) -> Any:
-        """Return the mean of each prediction, in the shape of the targets, `(n,)` or `(n, d)`, as the kind of X."""
-        p, form = self._predict(X)
-        return form.give(p.mean.reshape(len(p.mean), *self._target_shape))
-
-    def predict_dist(self, X: Any) -> NormalMixture | MultivariateNormalMixture:
-        """Return the predictions as mixtures with batch shape `(n,)`, in d dimensions for targets `(n, d)` with d > 1.
-
-        They have the dtype and the device of X, float64 for integers.
-        """
-        p, form = self._predict(X)
-        return p.to(form.device, form.dtype)
-
-    def predict_quantile(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> Any:
-        """Return quantiles of each prediction, `(n, q)`, or `(n,)` for one number.
-
-        For targets `(n, d)` they are the quantiles of each target, `(n, d, q)` or `(n, d)`.
-        """
-        p, form = self._predict(X)
-        levels = torch.as_tensor(quantiles, dtype=p.means.dtype, device=p.means.device)
-        if levels.ndim > 1:
-            raise ValueError(f"quantiles must be a number or one-dimensional; got shape {tuple(levels.shape)}.")
-        if not bool(((levels >= 0) & (levels <= 1)).all()):
-            raise ValueError(f"quantiles must be in [0, 1]; got {quantiles!r}.")
-        marginals = [p] if isinstance(p, NormalMixture) else [p.marginal(i) for i in range(p.dim)]
-        values = torch.stack([marginal.icdf(levels.reshape(-1, 1)).T for marginal in marginals], 1)  # (n, d, q)
-        return form.give(values.reshape(len(values), *self._target_shape, *levels.shape))
-
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> Any:
-        """Return the lower and upper end of the central interval of each prediction, `(n, 2)`.
-
-        An interval contains the target with probability `coverage`, and as much probability lies below as above it. For
-        targets `(n, d)` there is an interval for each, `(n, d, 2)`.
-        """
-        if isinstance(coverage, bool) or not isinstance(coverage, int | float) or not 0 < coverage < 1:
-            raise ValueError(f"coverage must be a number in (0, 1); got {coverage!r}.")
-        return self.predict_quantile(X, [0.5 - coverage / 2, 0.5 + coverage / 2])
 
     def to(self, device: torch.device | str) -> Self:
         """Move the fitted model to a device, where it then predicts."""
@@ -195,7 +170,7 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         self._ensemble.to(device)
         return self
 
-    def _predict(self, X: Any) -> tuple[NormalMixture | MultivariateNormalMixture, Form]:
+    def _predict(self, X: Any) -> tuple[Mixture, Form]:
         """Return the predictions in float64 on the device of the model, and the form of X."""
         check_is_fitted(self)
         with _cpu_by_default():
@@ -208,14 +183,23 @@ class MixtureRegressor(RegressorMixin, BaseEstimator):
         if self.batch_size != "auto":
             return int(self.batch_size), self.learning_rate
         size = min(max(n // _BATCHES_PER_EPOCH, _MIN_BATCH), _MAX_BATCH)
-        return size, self.learning_rate * math.sqrt(size / _MIN_BATCH)
+        return size, self.learning_rate * math.sqrt(size / 64)
+
+    def _epochs_and_patience(self, n: int) -> tuple[int, int]:
+        epochs = self.max_iter
+        if epochs == "auto":
+            epochs = min(_MIN_EPOCHS + round(_VISITS / n), _MAX_EPOCHS)
+        if self.n_iter_no_change != "auto":
+            return int(epochs), int(self.n_iter_no_change)
+        return int(epochs), max(round(_PATIENCE * int(epochs)), _MIN_PATIENCE)
 
     def _check_settings(self) -> None:
         """Raise a ValueError for settings that are invalid for any data."""
-        for name in ("n_components", "n_estimators", "max_iter", "n_iter_no_change"):
+        for name in ("n_components", "n_estimators"):
             check_integer(name, getattr(self, name), 1)
-        if self.batch_size != "auto":
-            check_integer("batch_size", self.batch_size, 1)
+        for name in ("max_iter", "n_iter_no_change", "batch_size"):
+            if getattr(self, name) != "auto":
+                check_integer(name, getattr(self, name), 1)
         for width in self.hidden_layer_sizes:
             check_integer("hidden_layer_sizes", width, 1)
         check_integer("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
