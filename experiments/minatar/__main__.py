@@ -1,4 +1,4 @@
-"""`python -m experiments.minatar tune | train | check | random | report`; all but `report` need only torch and numpy."""
+"""`python -m experiments.minatar COMMAND`; all but `report` need torch and numpy only."""
 
 from __future__ import annotations
 
@@ -130,6 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         minutes=options.minutes,
         state=options.state,
         labels=labels,
+        max_steps=options.max_steps,
     )
     if found is None:
         sys.exit(3)

@@ -37,6 +37,7 @@ def train(
     minutes: float = math.inf,
     state: Path | None = None,
     labels: dict[str, str] | None = None,
+    max_steps: int = MAX_STEPS,
 ) -> list[Result] | None:
     """Train a population, or resume it; return the results, or None if the time was not enough.
 
@@ -51,6 +52,7 @@ def train(
         minutes: the time after which a checkpoint is written instead of going on.
         state: folder of the checkpoint; None writes none.
         labels: names of algorithms in the results, if they differ.
+        max_steps: the longest episode of the evaluation.
     """
     began = time.monotonic()
     path = None if state is None else Path(state) / f"{name}.pt"
@@ -81,7 +83,7 @@ def train(
             checkpoint.write(path, population, Progress(seconds, tuple(tuple(vars(row).values()) for row in curve)))
         _log(f"Time is up after {population.steps - before} steps, at {population.steps} of {s.steps}.")
         return None
-    found = _evaluated(population, runs, curve, seconds)
+    found = _evaluated(population, runs, curve, seconds, max_steps)
     results.write(out / f"{name}.csv", found, Result)
     if path is not None:
         path.unlink(missing_ok=True)
@@ -90,10 +92,10 @@ def train(
 
 
 def _evaluated(
-    population: Population, runs: list[tuple[str, float, str, int]], curve: list[Point], seconds: float
+    population: Population, runs: list[tuple[str, float, str, int]], curve: list[Point], seconds: float, max_steps: int
 ) -> list[Result]:
     plan, steps = population.plan, population.plan.settings.steps
-    returns, over = evaluate(population, EPISODES, MAX_STEPS, seed=2**31 + len(runs))
+    returns, over = evaluate(population, EPISODES, max_steps, seed=2**31 + len(runs))
     late: dict[tuple, list[Point]] = {}
     for point in curve:
         if point.step > 0.9 * steps and point.episodes:
