@@ -45,6 +45,9 @@ def test_updates_are_those_of_each_agent_alone(algo, compiled, members):
     if algo == "fqf":
         settings["returns"] = {"quantiles": 4, "cosines": 8}
     models = [ALGORITHMS[algo]("MlpPolicy", "CartPole-v1", seed=seed, **settings) for seed in range(3)]
+    for model in models:  # IQN draws its fractions in training mode, so that no two updates are equal
+        model.policy.set_training_mode(False)
+        model.policy.has_modes = False
     population = VectorizedLearner(models, compile=compiled)
     generator = torch.Generator().manual_seed(0)
     memory = filled_memory(3, generator)

@@ -47,13 +47,16 @@ def policy(algo, net_arch=(), members=1, learning_rate=1e-3, space=None, **setti
 
 def network(algo, seed, net_arch=(), members=1):
     torch.manual_seed(seed)
-    return policy(algo, net_arch, members).q_net
+    return policy(algo, net_arch, members).q_net.eval()
 
 
 def learner(algo="gmdqn", unit=1.0, risk=None, *, max_grad_norm=None, tau=1.0, target_update_interval=1, **settings):
     """A learner with its online and its target network, which have different weights."""
     nets = [network(algo, seed, settings.get("net_arch", ()), settings.get("members", 1)) for seed in (0, 1)]
     made = policy(algo, **{"optimizer_class": torch.optim.SGD, **settings})
+    if algo == "iqn":  # it draws its fractions in training mode, so that no two updates are equal
+        made.set_training_mode(False)
+        made.has_modes = False
     made.q_net.load_state_dict(nets[0].state_dict())
     made.q_net_target.load_state_dict(nets[1].state_dict())
     made.unit.fill_(unit)

@@ -8,6 +8,7 @@ if not (find_spec("gymnasium") and find_spec("stable_baselines3")):
 from cramix.rl.agents.c51 import C51
 from cramix.rl.agents.ddqn import DoubleDQN
 from cramix.rl.agents.gaussian import GMDQN, JTDQN, NLLDQN
+from cramix.rl.agents.implicit import IQN
 from cramix.rl.agents.quantiles import CRDQN, FQF, QRDQN
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.masks import MaskedActions
@@ -20,6 +21,7 @@ ALGORITHMS: dict[str, type[DistributionalDQN]] = {
     "qrdqn": QRDQN,
     "crdqn": CRDQN,
     "fqf": FQF,
+    "iqn": IQN,
     "jt": JTDQN,
     "nll": NLLDQN,
     "ddqn": DoubleDQN,
@@ -31,6 +33,7 @@ __all__ = [
     "CRDQN",
     "FQF",
     "GMDQN",
+    "IQN",
     "JTDQN",
     "NLLDQN",
     "QRDQN",

@@ -42,16 +42,19 @@ class QuantileReturns(Returns):
         self.values.multiply(torch.full((self.quantiles,), factor))
 
 
-def quantile_huber(prediction: Parts, target: Parts, width: float = 1.0) -> Tensor:
+def quantile_huber(
+    prediction: Parts, target: Parts, width: float = 1.0, fractions: Tensor | None = None
+) -> Tensor:
     """Return the quantile regression loss `(*batch)` with a Huber loss of this width (Dabney et al., 2018).
 
-    Each predicted atom is the quantile at the midpoint of its interval of cumulative weight; target atoms count by
-    their weights.
+    Each predicted atom is the quantile at its fraction `(*batch, k)`; by default, at the midpoint of its interval of
+    cumulative weight. Target atoms count by their weights.
     """
-    weights = prediction.weights.detach()
-    midpoints = weights.cumsum(-1) - 0.5 * weights
+    if fractions is None:
+        weights = prediction.weights.detach()
+        fractions = weights.cumsum(-1) - 0.5 * weights
     theta, y = torch.broadcast_tensors(prediction.means.unsqueeze(-1), target.means.unsqueeze(-2))
-    above = (midpoints.unsqueeze(-1) - (y < theta.detach()).to(y.dtype)).abs()  # (*batch, k of prediction, k of target)
+    above = (fractions.unsqueeze(-1) - (y < theta.detach()).to(y.dtype)).abs()  # (*batch, k of prediction, k of target)
     losses = above * huber_loss(theta, y, reduction="none", delta=width) / width
     return (losses * target.weights.unsqueeze(-2)).sum((-2, -1))
 
