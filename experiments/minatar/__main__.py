@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--steps", type=int, default=Settings.steps, help="environment steps of a run")
         command.add_argument("--hidden", type=int, default=Settings.hidden, help="units of the hidden layer")
         command.add_argument("--buffer", type=int, default=Settings.buffer_size, help="transitions in a replay buffer")
+        command.add_argument("--max-steps", type=int, default=5000, help="longest episode of the evaluation")
         command.add_argument(
             "--default", action="store_true", help="the settings of cramix.rl: members, 3-step targets"
         )

@@ -65,10 +65,6 @@ def train(
     clock = _Clock(population, len(runs))
     while population.steps < s.steps:
         population.step()
-        if population.steps % (_CHECK * s.envs) == 0:
-            clock.tick()
-            if time.monotonic() - began > 60 * minutes:
-                break
         if population.steps % interval == 0:
             means, counts = population.take_finished()
             curve += [
@@ -77,6 +73,10 @@ def train(
             ]
             results.write(out / f"{name}_curves.csv", curve, Point)
             _log(f"{population.steps} steps: mean training return {torch.nanmean(means).item():.2f}")
+        if population.steps % (_CHECK * s.envs) == 0:
+            clock.tick()
+            if time.monotonic() - began > 60 * minutes:
+                break
     seconds = progress.seconds + time.monotonic() - began
     if population.steps < s.steps:
         if path is not None:

@@ -1,0 +1,252 @@
+"""Populations on MinAtar: the networks, losses and replay of many runs are those of each run alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from cramix.rl import ALGORITHMS as AGENTS
+from cramix.rl.agents.implicit import ImplicitReturns
+from cramix.rl.returns import Parts
+from experiments.minatar import checkpoint, results
+from experiments.minatar.__main__ import chosen_rates, main
+from experiments.minatar.games.game import ACTIONS
+from experiments.minatar.learner import Learner
+from experiments.minatar.memory import Memory
+from experiments.minatar.networks import Layout, features, patches
+from experiments.minatar.population import Population
+from experiments.minatar.results import Point, Result
+from experiments.minatar.returns import RETURNS
+from experiments.minatar.settings import ALGORITHMS, Plan, Settings, Variant
+from experiments.minatar.training import train
+
+CPU = torch.device("cpu")
+SMALL = Settings(
+    steps=800, buffer_size=400, learning_starts=200, exploration_steps=400, hidden=16, filters=4, target_interval=20
+)
+
+
+def plan(algorithms=ALGORITHMS, games=("breakout", "freeway"), seeds=(0, 1), **changes):
+    settings = Settings(**{**vars(SMALL), **changes})
+    return Plan([Variant(name, 1e-3) for name in algorithms], games, seeds, settings)
+
+
+def network_of(layout, rows, run, member, name):
+    """Return the trunk and the last layer of `cramix.rl` with the parameters of one member of one run."""
+    s, part = layout.plan.settings, layout.plan.segments()[name]
+    views = layout.views(rows)
+    trunk = nn.Sequential(
+        nn.Conv2d(10, s.filters, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64 * s.filters, s.hidden), nn.ReLU()
+    )
+    options = {"low": 0.0, "high": 20.0} if name == "c51" else {"min_scale": 0.05} if name == "nll" else {}
+    last = AGENTS[name].returns_class(s.hidden, ACTIONS, **options)
+    with torch.no_grad():
+        weight, bias = (x[run, member] for x in views["trunk"]["convolution"])
+        trunk[0].weight.copy_(weight.T.view(trunk[0].weight.shape))
+        trunk[0].bias.copy_(bias.view(-1))
+        weight, bias = (x[run, member] for x in views["trunk"]["hidden"])  # places, then filters
+        trunk[3].weight.copy_(weight.T.view(s.hidden, 64, s.filters).transpose(1, 2).reshape(s.hidden, -1))
+        trunk[3].bias.copy_(bias.view(-1))
+        for layer, (weight, bias) in views[name].items():
+            linear = getattr(last, layer)
+            linear = linear if isinstance(linear, nn.Linear) else linear.actions
+            linear.weight.copy_(weight[run - part.start, member].T)
+            linear.bias.copy_(bias[run - part.start, member].view(-1))
+    return trunk, last
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("members", [1, 2])
+def test_predictions_and_losses_are_those_of_the_agents(name, members):
+    generator = torch.Generator().manual_seed(0)
+    layout = Layout(plan(("gmdqn", name) if name != "gmdqn" else (name,), members=members))
+    rows = layout.initial(generator)
+    part, returns = layout.plan.segments()[name], RETURNS[name](16, ACTIONS)
+    screens = torch.rand(len(rows), 5, 10, 10, 10, generator=generator) < 0.2
+    uniform = torch.rand(4, members, 5, returns.draws, generator=generator) if returns.draws else None
+    views = layout.views(rows)
+    found = features(views["trunk"], patches(screens))
+    distribution = returns.distribution(views[name], found[part], uniform)
+    actions = torch.randint(ACTIONS, (4, 5), generator=generator)
+    reward, discount = torch.rand(2, 4, 5, generator=generator)
+    reward[:, 0], discount[:, 0] = 1.0, 0.0  # the end of an episode
+    target = distribution.select(actions.flip(1)).joined().affine(reward, discount)
+    losses = returns.loss(distribution.select(actions), target)
+    for run in range(4):
+        nets = [network_of(layout, rows, part.start + run, member, name) for member in range(members)]
+        expected = [trunk(screens[part.start + run].float()) for trunk, _ in nets]
+        for member, (own, (_, last)) in enumerate(zip(expected, nets, strict=True)):
+            torch.testing.assert_close(found[part.start + run, member], own)
+            drawn = isinstance(last, ImplicitReturns)
+            parts = last.at(own, uniform[run, member]) if drawn else last(own)
+            torch.testing.assert_close(distribution.mean()[run, member], parts.mean(), rtol=1e-4, atol=1e-5)
+            goal = Parts(*(x.expand_as(target.means)[run, 0] for x in target[:3]))
+            loss = last.loss(parts.select(actions[run]), goal)
+            torch.testing.assert_close(losses[run, member], loss, rtol=1e-4, atol=1e-5)
+        joined = torch.stack([distribution.mean()[run, m] for m in range(members)]).mean(0)
+        chosen = joined.gather(1, actions[run].flip(0).unsqueeze(1)).squeeze(1)
+        torch.testing.assert_close(target.mean()[run, 0], reward[run] + discount[run] * chosen)
+
+
+def test_initial_parameters_have_the_distribution_of_torch():
+    layout = Layout(plan(("qrdqn",), games=("breakout", "seaquest"), seeds=range(40)))
+    views = layout.views(layout.initial(torch.Generator().manual_seed(0)))
+    for layer, inputs in (("convolution", (36, 90)), ("hidden", (256, 256))):
+        weight, bias = views["trunk"][layer]
+        for game, bound in enumerate(1 / math.sqrt(n) for n in inputs):
+            for x in (weight.unflatten(0, (2, 40))[game], bias.unflatten(0, (2, 40))[game]):
+                assert 0.9 * bound < x.abs().max() <= bound
+                assert x.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1)
+
+
+def filled(n_steps, steps=60):
+    memory = Memory(2, 3, 90, 0.9, n_steps, CPU)
+    generator = torch.Generator().manual_seed(0)
+    history = []
+    for t in range(steps):
+        screens = torch.zeros(2, 3, 10, 10, 10, dtype=torch.bool)
+        for run in range(2):
+            for env in range(3):  # the number of the step, in binary
+                bits = [int(x) for x in f"{(t * 2 + run) * 3 + env:010b}"]
+                screens[run, env, 0, 0] = torch.tensor(bits, dtype=torch.bool)
+        memory.add_screens(screens)
+        if t + 1 < steps:
+            actions = torch.randint(6, (2, 3), generator=generator)
+            rewards, terminal = torch.rand(2, 3, generator=generator), torch.rand(2, 3, generator=generator) < 0.2
+            memory.add_results(actions, rewards, terminal)
+            history.append((actions, rewards, terminal))
+    return memory, history
+
+
+def number(screens):
+    return int((screens[0, 0].long() * 2 ** torch.arange(9, -1, -1)).sum())
+
+
+@pytest.mark.parametrize("n_steps", [1, 3])
+@pytest.mark.parametrize("steps", [8, 60])
+def test_memory_returns_what_happened(n_steps, steps):
+    memory, history = filled(n_steps, steps)
+    batch = memory.draw(torch.rand(2, 4000, generator=torch.Generator().manual_seed(1)))
+    seen = set()
+    for run in range(2):
+        for i in range(4000):
+            t, rest = divmod(number(batch.screens[run, i]), 6)
+            assert rest // 3 == run
+            env = rest % 3
+            seen.add((run, t, env))
+            total, discount = 0.0, 1.0
+            for ahead in range(n_steps):
+                _, rewards, terminal = history[t + ahead]
+                total += 0.9**ahead * rewards[run, env].item()
+                discount = 0.9 ** (ahead + 1)
+                if terminal[run, env]:
+                    discount = 0.0
+                    break
+            assert batch.actions[run, i] == history[t][0][run, env]
+            assert batch.rewards[run, i].item() == pytest.approx(total, rel=1e-5)
+            assert batch.discounts[run, i].item() == pytest.approx(discount)
+            if discount:
+                assert number(batch.next_screens[run, i]) == ((t + n_steps) * 2 + run) * 3 + env
+    oldest = max(0, steps - 1 - memory.slots + 1)
+    expected = {(r, t, e) for r in range(2) for t in range(oldest, steps - n_steps) for e in range(3)}
+    assert seen == expected  # every step that is complete, and no other
+
+
+def test_an_update_is_a_step_of_adam_on_the_mean_loss_of_each_run():
+    p = plan(("gmdqn", "qrdqn"), max_grad_norm=0.05)
+    population = Population(p, CPU)
+    for _ in range(100):
+        population.step()
+    learner = population.learner
+    before = learner.online.clone()
+    selection, uniform = torch.rand(8, 32), torch.rand(0)
+    population.memory.add_screens(population.arcade.screens)
+    losses = learner.losses(population.memory, selection, uniform)
+    leaf = learner._online["trunk"]["hidden"][0]
+    slope = torch.autograd.grad(losses.sum(), leaf)[0]
+    alone = torch.autograd.grad(learner.losses(population.memory, selection, uniform)[5], leaf)[0]
+    torch.testing.assert_close(alone[5], slope[5])
+    assert alone[:5].abs().max() == alone[6:].abs().max() == 0  # runs do not mix
+    fresh = Learner(p, CPU, torch.Generator().manual_seed(0))
+    fresh.online.copy_(before)
+    fresh.target.copy_(learner.target)
+    reference = nn.Parameter(before.clone())
+    adam = torch.optim.Adam([reference], 1e-3, eps=SMALL.adam_eps)
+    for _ in range(3):
+        fresh.update(population.memory, selection, uniform)
+        norm = fresh.gradient.norm(dim=1, keepdim=True)
+        assert (norm > 0.05).any()
+        reference.grad = fresh.gradient * (0.05 / norm).clamp(max=1)
+        adam.step()
+        torch.testing.assert_close(fresh.online, reference.detach(), rtol=1e-5, atol=1e-7)
+
+
+def test_a_resumed_population_is_bit_identical(tmp_path):
+    p = plan(("gmdqn", "iqn"), games=("breakout", "seaquest"), seeds=(0,))
+    one, two = Population(p, CPU, 3), Population(p, CPU, 3)
+    for _ in range(80):
+        one.step()
+        two.step()
+    path = tmp_path / "state.pt"
+    checkpoint.write(path, two, checkpoint.Progress(1.5, (("gmdqn", 1),)))
+    three = Population(p, CPU, 4)
+    assert checkpoint.restore(path, three) == (1.5, (("gmdqn", 1),))
+    for _ in range(60):
+        one.step()
+        three.step()
+    for name, x in one.tensors().items():
+        assert torch.equal(x, three.tensors()[name]), name
+    with pytest.raises(ValueError, match="another"):
+        checkpoint.restore(path, Population(plan(("gmdqn",)), CPU))
+
+
+def test_training_stops_resumes_and_writes_every_run(tmp_path):
+    p = plan(("gmdqn", "ddqn"), games=("breakout",))
+    options = {"device": CPU, "state": tmp_path / "state", "max_steps": 50, "labels": {"gmdqn": "ours"}}
+    assert train(p, "x", tmp_path, minutes=0.0, **options) is None
+    assert not (tmp_path / "x.csv").exists()
+    found = train(p, "x", tmp_path, **options)
+    assert not (tmp_path / "state" / "x.pt").exists()
+    rows = results.read(tmp_path / "x.csv", Result)
+    assert [(row.label, row.game, row.seed) for row in rows] == [
+        (label, "breakout", seed) for label in ("ours", "ddqn") for seed in (0, 1)
+    ]
+    assert [row.score for row in rows] == pytest.approx([row.score for row in found], rel=1e-4)
+    points = results.read(tmp_path / "x_curves.csv", Point)
+    assert {point.step for point in points} == set(range(40, 801, 40))
+    assert sum(point.episodes for point in points) > 0
+
+
+def test_parameters_are_those_of_the_networks():
+    layout = Layout(Plan([Variant(name, 1e-3) for name in ALGORITHMS]))
+    assert layout.parameters("qrdqn", "breakout")[1] == 129 * 6 * 51
+    assert layout.parameters("gmdqn", "breakout") == (37 * 16 + 1025 * 128 + 129 * 54, 129 * 54)
+
+
+def test_the_best_learning_rate_of_each_algorithm_is_chosen():
+    def row(algorithm, rate, score):
+        return Result(algorithm, algorithm, rate, "breakout", 0, 1, score, 0.0, 1, 0, 0.0, 1, 1, 0.0, 1)
+
+    rows = [row("a", 0.1, 1.0), row("a", 0.1, 5.0), row("a", 0.2, 2.0), row("b", 0.1, math.nan), row("b", 0.2, -1.0)]
+    assert chosen_rates(rows) == {"a": 0.1, "b": 0.2}
+
+
+def test_a_command_tunes_and_trains(tmp_path, capsys):
+    common = ["--steps", "480", "--buffer", "400", "--hidden", "8", "--device", "cpu", "--max-steps", "20"]
+    common += ["--out", str(tmp_path), "--algorithm", "ddqn", "--seeds", "1"]
+    main(["tune", *common, "--rate", "1e-3", "1e-4"])
+    main(["train", *common, "--rates", str(tmp_path / "tune.csv"), "--game", "asterix"])
+    assert "ddqn-8" in capsys.readouterr().out
+    (row,) = results.read(tmp_path / "train.csv", Result)
+    assert (row.algorithm, row.game, row.seed) == ("ddqn", "asterix", 0)
+    assert {row.seed for row in results.read(tmp_path / "tune.csv", Result)} == {100}
+
+
+def test_unknown_games_and_disordered_variants_are_refused():
+    with pytest.raises(ValueError, match="game"):
+        Plan([Variant("gmdqn", 1e-3)], games=("pong",))
+    with pytest.raises(ValueError, match="order"):
+        Plan([Variant("ddqn", 1e-3), Variant("gmdqn", 1e-3)])
