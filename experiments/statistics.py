@@ -85,3 +85,57 @@ def _bootstrap(samples: tuple[np.ndarray, ...], statistic: Callable[..., np.ndar
     random = np.random.default_rng(seed)
     drawn = stats.bootstrap(samples, statistic, n_resamples=5000, axis=-1, method="percentile", rng=random)
     return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)
+
+
+def stratified_interval(statistic: Callable[..., np.ndarray], *scores: np.ndarray, seed: int = 0) -> Interval:
+    """Return a statistic of scores `(runs, tasks)` with its interval by a stratified bootstrap.
+
+    Runs are drawn with replacement for each task by itself (Agarwal et al., 2021).
+
+    Args:
+        statistic: of one or several arrays `(*batch, runs, tasks)`, returns `(*batch)`.
+        scores: one or several arrays.
+        seed: of the bootstrap.
+    """
+    random = np.random.default_rng(seed)
+    drawn = [_resampled(x, random) for x in scores]
+    low, high = np.quantile(statistic(*drawn), (0.025, 0.975))
+    return Interval(float(statistic(*scores)), float(low), float(high))
+
+
+def _resampled(scores: np.ndarray, random: np.random.Generator, count: int = 2000) -> np.ndarray:
+    """Return `(count, runs, tasks)`, each column from that of the scores with replacement."""
+    index = random.integers(len(scores), size=(count, *scores.shape))
+    return np.take_along_axis(scores[None], index, axis=1)
+
+
+def aggregate_iqm(scores: np.ndarray) -> np.ndarray:
+    """Return the interquartile mean `(*batch)` over all runs and tasks of scores `(*batch, runs, tasks)`.
+
+    Example:
+        >>> float(aggregate_iqm(np.array([[0.0, 1.0], [2.0, 100.0]])))
+        1.5
+    """
+    return interquartile_mean(scores.reshape(*scores.shape[:-2], -1))
+
+
+def probability_of_improvement(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the mean over tasks of the probability that a run of one is better than one of the other, `(*batch)`.
+
+    Ties count half.
+
+    Args:
+        one: scores `(*batch, runs, tasks)`.
+        other: the same, of as many tasks.
+
+    Example:
+        >>> float(probability_of_improvement(np.array([[1.0], [3.0]]), np.array([[1.0], [2.0]])))
+        0.625
+    """
+    difference = one[..., :, None, :] - other[..., None, :, :]
+    return ((difference > 0) + 0.5 * (difference == 0)).mean((-3, -2, -1))
+
+
+def performance_profile(scores: np.ndarray, thresholds: np.ndarray, seed: int = 0) -> list[Interval]:
+    """Return the fraction of runs, of all tasks, with a score above each threshold."""
+    return [stratified_interval(lambda x, t=t: (x > t).mean((-2, -1)), scores, seed=seed) for t in thresholds]
