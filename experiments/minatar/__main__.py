@@ -12,25 +12,19 @@ import torch
 
 from experiments.minatar import results
 from experiments.minatar.games import GAMES
-from experiments.minatar.results import Result
-from experiments.minatar.settings import ALGORITHMS, DEFAULT, Plan, Settings, Variant
+from experiments.minatar.results import Result, chosen_rates
+from experiments.minatar.settings import (
+    ALGORITHMS,
+    DEFAULT,
+    FIRST_TUNING_SEED,
+    RATES,
+    TUNED_ON,
+    Plan,
+    Settings,
+    Variant,
+)
 
-# The game on which learning rates are chosen, and the seeds, which differ from those of the comparison.
-TUNED_ON = "breakout"
-FIRST_TUNING_SEED = 100
-RATES = (3e-5, 1e-4, 3e-4, 1e-3)
 RESULTS = Path(__file__).parents[1] / "results" / "minatar"
-
-
-def chosen_rates(rows: Sequence[Result]) -> dict[str, float]:
-    """Return the learning rate with the best mean score of each algorithm."""
-    scores: dict[tuple[str, float], list[float]] = {}
-    for row in rows:
-        score = row.score if math.isfinite(row.score) else -math.inf
-        scores.setdefault((row.algorithm, row.learning_rate), []).append(score)
-    means = {key: sum(x) / len(x) for key, x in scores.items()}
-    names = dict.fromkeys(algorithm for algorithm, _ in means)
-    return {name: max((key for key in means if key[0] == name), key=lambda key: means[key])[1] for name in names}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,9 +2,240 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cramix.atomic import replacing
+from cramix.plot.figure import COLOURS, require_matplotlib
+from experiments.minatar import results
+from experiments.minatar.games import GAMES
+from experiments.minatar.results import Point, Result, chosen_rates
+from experiments.minatar.settings import ALGORITHMS, RATES, TUNED_ON, Settings
+from experiments.statistics import (
+    Interval,
+    aggregate_iqm,
+    interquartile_mean,
+    interval,
+    performance_profile,
+    probability_of_improvement,
+    stratified_interval,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OURS = "gmdqn"
+FILES = ("train", "default", "half")
+_THRESHOLDS = np.linspace(0, 1.5, 31)
+_INTRODUCTION = Path(__file__).with_name("page.md")
 
 
-def write_page(results: Path, page: Path) -> None:
-    """Write the page and its figures."""
-    raise NotImplementedError
+class Scores:
+    """Scores of all labels in games, and the same as fractions of the best.
+
+    A normalised score is 0 for random actions and 1 for the best mean of any label in the game.
+
+    Args:
+        rows: of all labels.
+        random: scores of random actions.
+        games: the games to compare on.
+    """
+
+    def __init__(self, rows: Sequence[Result], random: Sequence[Result], games: Sequence[str]):
+        self.games = list(games)
+        self.labels = list(dict.fromkeys(row.label for row in rows))
+        found = {(label, game): [] for label in self.labels for game in games}  # type: dict[tuple[str, str], list[float]]
+        for row in rows:
+            if row.game in games:
+                found[row.label, row.game].append(row.score)
+        self.raw = {label: np.array([found[label, game] for game in games]).T for label in self.labels}
+        zero = np.array([next(row.score for row in random if row.game == game) for game in games])
+        best = np.max([np.nanmean(x, 0) for x in self.raw.values()], 0)
+        self.normalised = {label: (np.nan_to_num(x) - zero) / (best - zero) for label, x in self.raw.items()}
+
+    def ranking(self) -> list[tuple[str, Interval]]:
+        """Return the aggregate IQM of each label, the best first."""
+        found = [(label, stratified_interval(aggregate_iqm, x)) for label, x in self.normalised.items()]
+        return sorted(found, key=lambda item: -item[1].value)
+
+
+def write_page(folder: Path, page: Path) -> None:
+    """Write the page and its figures.
+
+    Args:
+        folder: of the CSV files.
+        page: its figures are written beside it.
+    """
+    text = [_INTRODUCTION.read_text().format(**_values()).rstrip()]
+    if (folder / "tune.csv").exists():
+        text.append(_tuning(results.read(folder / "tune.csv", Result)))
+    rows = [row for name in FILES if (folder / f"{name}.csv").exists() for row in _read(folder / f"{name}.csv")]
+    if rows:
+        random = _read(folder / "random.csv")
+        games = [game for game in GAMES if game != TUNED_ON and any(row.game == game for row in rows)]
+        scores = Scores(rows, random, games)
+        text += [_aggregate(scores), _games(rows, random), _parameters(rows)]
+        _draw_profiles(scores, page.with_suffix(".png"))
+        text.append(f"![Performance profiles]({page.with_suffix('.png').name})")
+        points = [
+            point
+            for name in FILES
+            if (folder / f"{name}_curves.csv").exists()
+            for point in results.read(folder / f"{name}_curves.csv", Point)
+        ]
+        _draw_curves(points, page.with_name(f"{page.stem}_curves.png"))
+        text.append(f"![Learning curves]({page.stem}_curves.png)")
+    else:
+        text.append("## Results\n\nThe comparison has not been run yet: there are no results in this version.")
+    with replacing(page) as file:
+        file.write(("\n\n".join(text) + "\n").encode())
+
+
+def _read(path: Path) -> list[Result]:
+    return results.read(path, Result)
+
+
+def _values() -> dict[str, object]:
+    """Return the settings that the introduction names."""
+    return {**vars(Settings()), "tuned_on": TUNED_ON, "rates": ", ".join(f"{rate:g}" for rate in RATES)}
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _tuning(rows: Sequence[Result]) -> str:
+    rates = sorted({row.learning_rate for row in rows})
+    chosen = chosen_rates(rows)
+    lines = []
+    for name in [name for name in ALGORITHMS if name in chosen]:
+        cells = []
+        for rate in rates:
+            mean = np.mean([row.score for row in rows if (row.algorithm, row.learning_rate) == (name, rate)])
+            cells.append(f"**{mean:.1f}**" if rate == chosen[name] else f"{mean:.1f}")
+        lines.append([f"`{name}`", *cells])
+    seeds, steps = len({row.seed for row in rows}), rows[0].steps
+    return (
+        f"## Learning rates\n\nMean score on {TUNED_ON} of {seeds} seeds, which are not those of the comparison, after "
+        f"{steps:,} steps. The best, in bold, is used in all games.\n\n"
+        + _table(["algorithm", *(f"{rate:g}" for rate in rates)], lines)
+    )
+
+
+def _text(x: Interval, digits: int = 2) -> str:
+    return f"{x.value:.{digits}f} ({x.low:.{digits}f} to {x.high:.{digits}f})"
+
+
+def _aggregate(scores: Scores) -> str:
+    ranking = scores.ranking()
+    ours, best = scores.normalised.get(OURS), ranking[0][0]
+    lines = []
+    for label, iqm in ranking:
+        better = ""
+        if ours is not None and label != OURS:
+            better = _text(stratified_interval(probability_of_improvement, ours, scores.normalised[label]))
+        median = float(np.median(scores.normalised[label].mean(0)))
+        lines.append([f"`{label}`", _text(iqm), f"{median:.2f}", better])
+    text = (
+        f"## Results\n\nOver {', '.join(scores.games)}; {TUNED_ON}, on which learning rates were chosen, is left out. "
+        "Scores are 0 for random actions and 1 for the best mean in each game. Intervals are 95 %, by a stratified "
+        "bootstrap over seeds (Agarwal et al., 2021).\n\n"
+        + _table(["algorithm", "interquartile mean", "median of games", f"P(`{OURS}` is better)"], lines)
+    )
+    return text + "\n\n" + _verdict(scores, best)
+
+
+def _verdict(scores: Scores, best: str) -> str:
+    """Return what the intervals support, and no more."""
+    if OURS not in scores.normalised:
+        return ""
+    others = [label for label in scores.labels if label != OURS]
+    found = {
+        x: stratified_interval(probability_of_improvement, scores.normalised[OURS], scores.normalised[x])
+        for x in others
+    }
+    ahead = [f"`{x}`" for x, p in found.items() if p.low > 0.5]
+    behind = [f"`{x}`" for x, p in found.items() if p.high < 0.5]
+    level = [f"`{x}`" for x, p in found.items() if p.low <= 0.5 <= p.high]
+    parts = [
+        f"{words} {', '.join(names)}"
+        for words, names in (("better than", ahead), ("level with", level), ("worse than", behind))
+        if names
+    ]
+    return f"The highest interquartile mean is that of `{best}`. By these intervals `{OURS}` is {'; '.join(parts)}."
+
+
+def _games(rows: Sequence[Result], random: Sequence[Result]) -> str:
+    games = [game for game in GAMES if any(row.game == game for row in rows)]
+    lines = []
+    for label in dict.fromkeys(row.label for row in rows):
+        cells = []
+        for game in games:
+            mine = [row for row in rows if (row.label, row.game) == (label, game)]
+            cells.append(_text(interval(np.array([row.score for row in mine])), 1) if mine else "")
+        lines.append([f"`{label}`", *cells])
+    zero = {row.game: f"{row.score:.1f}" for row in random}
+    lines.append(["random", *(zero[game] for game in games)])
+    episodes, cut = sum(row.episodes for row in rows), sum(row.unfinished for row in rows)
+    return (
+        "Interquartile mean over seeds of the mean score of the final agents, without exploration"
+        f" ({cut} of {episodes} episodes were cut off):\n\n" + _table(["algorithm", *games], lines)
+    )
+
+
+def _parameters(rows: Sequence[Result]) -> str:
+    lines = []
+    for label in dict.fromkeys(row.label for row in rows):
+        mine = [row for row in rows if row.label == label]
+        one = next((row for row in mine if row.game == "seaquest"), mine[0])
+        cells = [f"{one.parameters:,}", f"{one.last_parameters:,}", f"{one.learning_rate:g}"]
+        cells += [
+            str(len({row.seed for row in mine})),
+            f"{one.steps:,}",
+            f"{one.seconds:.0f} s for {one.together} runs",
+        ]
+        lines.append([f"`{label}`", *cells])
+    header = ["algorithm", "parameters", "of the last layers", "learning rate", "seeds", "steps", "time"]
+    return "Parameters are those for Seaquest, which has the most channels.\n\n" + _table(header, lines)
+
+
+def _draw_profiles(scores: Scores, path: Path) -> None:
+    figure = require_matplotlib()(figsize=(7.5, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for i, (label, x) in enumerate(scores.normalised.items()):
+        values, low, high = np.array(performance_profile(x, _THRESHOLDS)).T
+        colour = COLOURS[i % len(COLOURS)]
+        axes.plot(_THRESHOLDS, values, color=colour, lw=2.4 if label == OURS else 1.4, label=label)
+        axes.fill_between(_THRESHOLDS, low, high, color=colour, alpha=0.12, lw=0)
+    axes.set(xlabel="normalised score", ylabel="fraction of runs above it", title="Performance profiles")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right center", frameon=False, fontsize=9)
+    _save(figure, path)
+
+
+def _draw_curves(points: Sequence[Point], path: Path) -> None:
+    games = [game for game in GAMES if any(point.game == game for point in points)]
+    figure = require_matplotlib()(figsize=(12, 3.2), layout="constrained")
+    labels = list(dict.fromkeys(point.label for point in points))
+    for axes, game in zip(figure.subplots(1, len(games), squeeze=False)[0], games, strict=True):
+        for i, label in enumerate(labels):
+            mine = [point for point in points if (point.label, point.game) == (label, game)]
+            steps = sorted({point.step for point in mine})
+            seeds = [[point.train_return for point in mine if point.step == step] for step in steps]
+            middle = [float(interquartile_mean(np.nan_to_num(np.array(x)))) for x in seeds]
+            name = label if game == games[0] else None
+            axes.plot(steps, middle, color=COLOURS[i % len(COLOURS)], lw=2 if label == OURS else 1.2, label=name)
+        axes.set(title=game, xlabel="steps")
+        axes.xaxis.set_major_formatter(lambda x, _: f"{x / 1e6:g}M" if x else "0")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right center", frameon=False, fontsize=9)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    with replacing(path) as file:
+        figure.savefig(file, format="png", dpi=130)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -90,6 +91,17 @@ def read(path: str | Path, kind: type[Row]) -> list:
     kinds = {f.name: {"str": str, "int": int, "float": float}[str(f.type)] for f in fields(kind)}
     with Path(path).open(newline="") as file:
         return [kind(**{name: kinds[name](x) for name, x in row.items()}) for row in csv.DictReader(file)]
+
+
+def chosen_rates(rows: Sequence[Result]) -> dict[str, float]:
+    """Return the learning rate with the best mean score of each algorithm."""
+    scores: dict[tuple[str, float], list[float]] = {}
+    for row in rows:
+        score = row.score if math.isfinite(row.score) else -math.inf
+        scores.setdefault((row.algorithm, row.learning_rate), []).append(score)
+    means = {key: sum(x) / len(x) for key, x in scores.items()}
+    names = dict.fromkeys(algorithm for algorithm, _ in means)
+    return {name: max((key for key in means if key[0] == name), key=lambda key: means[key])[1] for name in names}
 
 
 def _text(x: object) -> str:

@@ -10,6 +10,10 @@ from cramix.checks import check_choice, check_integer, check_number
 from experiments.minatar.games import GAMES
 
 ALGORITHMS = ("gmdqn", "nll", "qrdqn", "c51", "iqn", "ddqn")
+# The game on which learning rates are chosen, and the seeds, which differ from those of the comparison.
+TUNED_ON = "breakout"
+FIRST_TUNING_SEED = 100
+RATES = (3e-5, 1e-4, 3e-4, 1e-3)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,13 +13,14 @@ from cramix.rl import ALGORITHMS as AGENTS
 from cramix.rl.agents.implicit import ImplicitReturns
 from cramix.rl.returns import Parts
 from experiments.minatar import checkpoint, results
-from experiments.minatar.__main__ import chosen_rates, main
+from experiments.minatar.__main__ import main
 from experiments.minatar.games.game import ACTIONS
 from experiments.minatar.learner import Learner
 from experiments.minatar.memory import Memory
 from experiments.minatar.networks import Layout, features, patches
 from experiments.minatar.population import Population
-from experiments.minatar.results import Point, Result
+from experiments.minatar.report import Scores, write_page
+from experiments.minatar.results import Point, Result, chosen_rates
 from experiments.minatar.returns import RETURNS
 from experiments.minatar.settings import ALGORITHMS, Plan, Settings, Variant
 from experiments.minatar.training import train
@@ -226,10 +228,11 @@ def test_parameters_are_those_of_the_networks():
     assert layout.parameters("gmdqn", "breakout") == (37 * 16 + 1025 * 128 + 129 * 54, 129 * 54)
 
 
-def test_the_best_learning_rate_of_each_algorithm_is_chosen():
-    def row(algorithm, rate, score):
-        return Result(algorithm, algorithm, rate, "breakout", 0, 1, score, 0.0, 1, 0, 0.0, 1, 1, 0.0, 1)
+def row(algorithm, rate, score, game="breakout", seed=0):
+    return Result(algorithm, algorithm, rate, game, seed, 1, score, 0.0, 1, 0, 0.0, 1, 1, 0.0, 1)
 
+
+def test_the_best_learning_rate_of_each_algorithm_is_chosen():
     rows = [row("a", 0.1, 1.0), row("a", 0.1, 5.0), row("a", 0.2, 2.0), row("b", 0.1, math.nan), row("b", 0.2, -1.0)]
     assert chosen_rates(rows) == {"a": 0.1, "b": 0.2}
 
@@ -250,3 +253,39 @@ def test_unknown_games_and_disordered_variants_are_refused():
         Plan([Variant("gmdqn", 1e-3)], games=("pong",))
     with pytest.raises(ValueError, match="order"):
         Plan([Variant("ddqn", 1e-3), Variant("gmdqn", 1e-3)])
+
+
+def test_scores_are_relative_to_random_actions_and_the_best():
+    rows = [row(label, 1e-3, score, "asterix", seed) for label, score in (("a", 3.0), ("b", 5.0)) for seed in (0, 1)]
+    scores = Scores(rows, [row("random", 0.0, 1.0, "asterix")], ["asterix"])
+    assert scores.normalised["a"].tolist() == [[0.5], [0.5]]
+    assert [(label, iqm.value) for label, iqm in scores.ranking()] == [("b", 1.0), ("a", 0.5)]
+
+
+def test_the_page_states_what_the_intervals_support(tmp_path):
+    random = np.random.default_rng(0)
+    means = {"gmdqn": 10.0, "qrdqn": 10.0, "ddqn": 2.0}
+    games = ("asterix", "breakout", "seaquest")
+    rows = [
+        row(label, 1e-3, mean + random.normal(), game, seed)
+        for label, mean in means.items()
+        for game in games
+        for seed in range(10)
+    ]
+    points = [Point(x.label, 1e-3, x.game, x.seed, step, x.score, 3) for x in rows for step in (100, 200)]
+    results.write(tmp_path / "train.csv", rows, Result)
+    results.write(tmp_path / "train_curves.csv", points, Point)
+    results.write(tmp_path / "tune.csv", [row("gmdqn", 1e-3, 1.0), row("gmdqn", 1e-4, 2.0)], Result)
+    results.write(tmp_path / "random.csv", [row("random", 0.0, 0.5, game) for game in games], Result)
+    write_page(tmp_path, tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    assert "| `gmdqn` | **2.0** | 1.0 |" in page
+    assert "is better than `ddqn`; level with `qrdqn`." in page
+    assert "Over asterix, seaquest; breakout" in page
+    assert (tmp_path / "page.png").stat().st_size > 1000
+    assert (tmp_path / "page_curves.png").stat().st_size > 1000
+
+
+def test_the_page_says_that_there_are_no_results(tmp_path):
+    write_page(tmp_path, tmp_path / "page.md")
+    assert "has not been run yet" in (tmp_path / "page.md").read_text()
