@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
             "--default", action="store_true", help="the settings of cramix.rl: members, 3-step targets"
         )
         command.add_argument("--minutes", type=float, default=math.inf, help="stop after this time, with a checkpoint")
+        command.add_argument("--finish", action="store_true", help="evaluate the runs when the time is up")
         command.add_argument("--state", type=Path, help="folder of the checkpoint to resume from")
         command.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
         if name == "tune":
@@ -126,6 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         state=options.state,
         labels=labels,
         max_steps=options.max_steps,
+        finish=options.finish,
     )
     if found is None:
         sys.exit(3)

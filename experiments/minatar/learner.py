@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from experiments.minatar.memory import Memory
-from experiments.minatar.networks import Layout, features, patches
+from experiments.minatar.networks import Layout, convolution, features, hidden, patches
 from experiments.minatar.returns import Layers
 from experiments.minatar.settings import Plan
 
@@ -22,7 +22,7 @@ class Learner:
         plan: the runs and their settings.
         device: of all tensors.
         generator: of the initial parameters, on the CPU.
-        compile: whether the optimiser is compiled, which fuses it.
+        compile: whether the optimiser and the input of the convolution are compiled, which fuses their loops.
     """
 
     def __init__(self, plan: Plan, device: torch.device, generator: torch.Generator, *, compile: bool = False):
@@ -39,6 +39,7 @@ class Learner:
             for name, (weight, bias) in layers.items():
                 layers[name] = (weight.detach().requires_grad_(), bias.detach().requires_grad_())
         self._adam = torch.compile(_adam, dynamic=False) if compile else _adam
+        self._patches = torch.compile(patches, dynamic=False) if compile else patches
         # Uniform numbers per update, by algorithm: those of the prediction, then those of the target.
         s = plan.settings
         self.draws = {
@@ -49,7 +50,7 @@ class Learner:
     @torch.no_grad()
     def values(self, screens: Tensor) -> Tensor:
         """Return the expected return of every action, `(runs, batch, actions)`, of screens `(runs, batch, ...)`."""
-        return self._values(features(self._online["trunk"], patches(screens)))
+        return self._values(features(self._online["trunk"], self._patches(screens)))
 
     def update(self, memory: Memory, selection: Tensor, uniform: Tensor) -> None:
         """Take a step of every run along the gradient of a batch.
@@ -74,17 +75,18 @@ class Learner:
     def losses(self, memory: Memory, selection: Tensor, uniform: Tensor) -> Tensor:
         """Return the loss of every run, `(runs)`: the sum over members of the means over the batch."""
         batch = memory.draw(selection)
-        after = patches(batch.next_screens)
+        online, target_trunk = self._online["trunk"], self._target["trunk"]
         with torch.no_grad():
-            best = self._values(features(self._online["trunk"], after)).argmax(-1)
-            after_target = features(self._target["trunk"], after)
-        now = features(self._online["trunk"], patches(batch.screens))
+            maps, target_maps = convolution([online, target_trunk], self._patches(batch.next_screens))
+            best = self._values(hidden(online, maps)).argmax(-1)
+            after = hidden(target_trunk, target_maps)
+        now = features(online, self._patches(batch.screens))
         losses = []
         for (name, part), draws in zip(self.parts.items(), uniform.split(list(self.draws.values())), strict=True):
             returns = self.layout.returns[name]
             mine, theirs = (draws.view(*now[part].shape[:-1], -1) if len(draws) else None for draws in draws.chunk(2))
             with torch.no_grad():
-                following = returns.distribution(self._target[name], after_target[part], theirs).select(best[part])
+                following = returns.distribution(self._target[name], after[part], theirs).select(best[part])
                 target = following.joined().affine(batch.rewards[part], batch.discounts[part])
             prediction = returns.distribution(self._online[name], now[part], mine).select(batch.actions[part])
             losses.append(returns.loss(prediction, target).mean(-1).sum(-1))

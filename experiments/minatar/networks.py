@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from experiments.minatar.arcade import CHANNELS
 from experiments.minatar.games import GAMES
@@ -16,6 +18,7 @@ from experiments.minatar.settings import Plan
 _PATCH = 3
 _PLACES = 64  # of a patch on a screen of 10 x 10 cells
 _ALIGNMENT = 4  # numbers; rows and layers start at multiples of 16 bytes, as fast matrix products require
+_INPUTS = 96  # of the convolution: the cells of a patch, then zeros up to a multiple of the alignment
 
 
 class Layout:
@@ -29,7 +32,7 @@ class Layout:
         self.plan, s = plan, plan.settings
         self.returns: dict[str, Returns] = {name: RETURNS[name](s.hidden, ACTIONS) for name in plan.segments()}
         self.trunk = {
-            "convolution": (CHANNELS * _PATCH**2, s.filters),
+            "convolution": (_INPUTS, s.filters),
             "hidden": (_PLACES * s.filters, s.hidden),
         }
         ends = [self._place(self.trunk, 0)[1]]
@@ -92,22 +95,31 @@ class Layout:
 
 
 def patches(screens: Tensor) -> Tensor:
-    """Return the input of the convolution, `(runs, batch * 64, channels * 9)`, of screens `(runs, batch, ...)`."""
+    """Return the input of the convolution, `(runs, batch * 64, inputs)`, of screens `(runs, batch, ...)`."""
     windows = screens.unfold(3, _PATCH, 1).unfold(4, _PATCH, 1)  # (runs, batch, channels, 8, 8, 3, 3)
-    ordered = windows.permute(0, 1, 3, 4, 2, 5, 6).to(torch.float32, memory_format=torch.contiguous_format)
-    return ordered.reshape(len(screens), screens.shape[1] * _PLACES, -1)
+    rows = windows.permute(0, 1, 3, 4, 2, 5, 6).reshape(len(screens), screens.shape[1] * _PLACES, -1)
+    return pad(rows.float(), (0, _INPUTS - CHANNELS * _PATCH**2))
+
+
+def convolution(trunks: Sequence[Layers], inputs: Tensor) -> list[Tensor]:
+    """Return the maps `(runs, members, batch, 64 * filters)` of trunks for the result of `patches`, in one product."""
+    weights, biases = zip(*(trunk["convolution"] for trunk in trunks), strict=True)
+    members, filters = weights[0].shape[1], weights[0].shape[-1]
+    weight, bias = (torch.cat([x.transpose(1, 2).flatten(2) for x in parts], 2) for parts in (weights, biases))
+    maps = torch.baddbmm(bias, inputs, weight).relu()  # (runs, batch * 64, trunks * members * filters)
+    each = maps.unflatten(2, (-1, members, filters)).unflatten(1, (-1, _PLACES))
+    return [x.permute(0, 3, 1, 2, 4).flatten(3) for x in each.unbind(3)]
+
+
+def hidden(trunk: Layers, maps: Tensor) -> Tensor:
+    """Return the features `(runs, members, batch, hidden)` of the result of `convolution`."""
+    weight, bias = trunk["hidden"]
+    return (maps @ weight + bias).relu()
 
 
 def features(trunk: Layers, inputs: Tensor) -> Tensor:
     """Return the features `(runs, members, batch, hidden)` of the result of `patches`."""
-    weight, bias = trunk["convolution"]  # one product for all members
-    members, filters = weight.shape[1], weight.shape[-1]
-    maps = torch.baddbmm(
-        bias.transpose(1, 2).flatten(2), inputs, weight.transpose(1, 2).flatten(2)
-    ).relu()  # (runs, batch * 64, members * filters)
-    each = maps.unflatten(2, (members, filters)).unflatten(1, (-1, _PLACES)).permute(0, 3, 1, 2, 4).flatten(3)
-    weight, bias = trunk["hidden"]
-    return (each @ weight + bias).relu()
+    return hidden(trunk, convolution([trunk], inputs)[0])
 
 
 def _aligned(count: int) -> int:

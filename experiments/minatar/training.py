@@ -38,6 +38,7 @@ def train(
     state: Path | None = None,
     labels: dict[str, str] | None = None,
     max_steps: int = MAX_STEPS,
+    finish: bool = False,
 ) -> list[Result] | None:
     """Train a population, or resume it; return the results, or None if the time was not enough.
 
@@ -53,6 +54,7 @@ def train(
         state: folder of the checkpoint; None writes none.
         labels: names of algorithms in the results, if they differ.
         max_steps: the longest episode of the evaluation.
+        finish: whether the runs are evaluated when the time is up, wherever they are.
     """
     began = time.monotonic()
     path = None if state is None else Path(state) / f"{name}.pt"
@@ -78,7 +80,7 @@ def train(
             if time.monotonic() - began > 60 * minutes:
                 break
     seconds = progress.seconds + time.monotonic() - began
-    if population.steps < s.steps:
+    if population.steps < s.steps and not finish:
         if path is not None:
             checkpoint.write(path, population, Progress(seconds, tuple(tuple(vars(row).values()) for row in curve)))
         _log(f"Time is up after {population.steps - before} steps, at {population.steps} of {s.steps}.")
@@ -87,14 +89,14 @@ def train(
     results.write(out / f"{name}.csv", found, Result)
     if path is not None:
         path.unlink(missing_ok=True)
-    _log(f"{len(runs)} runs of {s.steps} steps in {seconds:.0f} s; wrote {out / name}.csv")
+    _log(f"{len(runs)} runs of {population.steps} steps in {seconds:.0f} s; wrote {out / name}.csv")
     return found
 
 
 def _evaluated(
     population: Population, runs: list[tuple[str, float, str, int]], curve: list[Point], seconds: float, max_steps: int
 ) -> list[Result]:
-    plan, steps = population.plan, population.plan.settings.steps
+    plan, steps = population.plan, population.steps
     returns, over = evaluate(population, EPISODES, max_steps, seed=2**31 + len(runs))
     late: dict[tuple, list[Point]] = {}
     for point in curve:

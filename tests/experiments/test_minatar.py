@@ -47,7 +47,7 @@ def network_of(layout, rows, run, member, name):
     last = AGENTS[name].returns_class(s.hidden, ACTIONS, **options)
     with torch.no_grad():
         weight, bias = (x[run, member] for x in views["trunk"]["convolution"])
-        trunk[0].weight.copy_(weight.T.view(trunk[0].weight.shape))
+        trunk[0].weight.copy_(weight[:90].T.reshape(trunk[0].weight.shape))
         trunk[0].bias.copy_(bias.view(-1))
         weight, bias = (x[run, member] for x in views["trunk"]["hidden"])  # places, then filters
         trunk[3].weight.copy_(weight.T.view(s.hidden, 64, s.filters).transpose(1, 2).reshape(s.hidden, -1))
@@ -210,6 +210,8 @@ def test_training_stops_resumes_and_writes_every_run(tmp_path):
     options = {"device": CPU, "state": tmp_path / "state", "max_steps": 50, "labels": {"gmdqn": "ours"}}
     assert train(p, "x", tmp_path, minutes=0.0, **options) is None
     assert not (tmp_path / "x.csv").exists()
+    cut = train(p, "cut", tmp_path, minutes=0.0, finish=True, device=CPU, max_steps=50)
+    assert {row.steps for row in cut} == {400}
     found = train(p, "x", tmp_path, **options)
     assert not (tmp_path / "state" / "x.pt").exists()
     rows = results.read(tmp_path / "x.csv", Result)

@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 
 from cramix.mixture import NormalMixture
+from cramix.rl.environments import make_env
 
 if TYPE_CHECKING:
     from cramix.rl.algorithm import DistributionalDQN
@@ -54,7 +55,7 @@ def evaluate(
         seed: of the first episode.
         risk: a measure in place of that of the agent.
     """
-    make = (lambda: gymnasium.make(env)) if isinstance(env, str) else env
+    make = (lambda: make_env(env)) if isinstance(env, str) else env
     envs = [make() for _ in range(episodes)]
     try:
         return _play_all(model, envs, seed, risk)
@@ -125,14 +126,14 @@ class Episode(NamedTuple):
 
 def make_visible(name: str) -> gymnasium.Env:
     """Return an environment with the render mode "rgb_array"; a ValueError if it has none."""
-    env = gymnasium.make(name)
+    env = make_env(name)
     modes = env.metadata.get("render_modes") or []
     env.close()
     if "rgb_array" not in modes:
         raise ValueError(
             f'env must have the render mode "rgb_array"; got {name} with {list(modes)}. Play it without rendering.'
         )
-    return gymnasium.make(name, render_mode="rgb_array")
+    return make_env(name, render_mode="rgb_array")
 
 
 def play(model: DistributionalDQN, env: gymnasium.Env, *, seed: int = 0, risk: Risk | None = None) -> Episode:

@@ -12,12 +12,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
 
 from cramix.checks import check_choice, check_integer
 from cramix.rl import file
 from cramix.rl.algorithm import DistributionalDQN
+from cramix.rl.environments import make_training_env
 from cramix.rl.evaluation import evaluate
 from cramix.rl.folder import locked, read_json, read_result, remove_partial_files, write_json
 from cramix.rl.spaces import check_spaces
@@ -110,7 +111,7 @@ def _train(run: Run, folder: Path, report: Report | None) -> dict[str, Any]:
     if (folder / "result.json").exists():
         _remove_checkpoints(folder, f"curve-{run.steps}.json")
         return read_result(folder)
-    env = make_vec_env(run.env, n_envs=1)
+    env = make_training_env(run.env)
     try:
         model, curve = _start(run, folder, env)
         write_json(folder / "run.json", asdict(run))  # after the settings were found to be valid
@@ -118,6 +119,7 @@ def _train(run: Run, folder: Path, report: Report | None) -> dict[str, Any]:
         left = run.steps - model.num_timesteps
         if left > 0:
             env.seed(start_seed(run.seed, model.num_timesteps))
+            torch.manual_seed(start_seed(run.seed, model.num_timesteps))  # of layers that draw, as dropout and IQN
             # By the steps of the whole run: a resumed run is then compiled like an uninterrupted one.
             model.learner.compiled = model.is_worth_compiling(run.steps)
             model.learn(left, callback=checkpointer, log_interval=None, reset_num_timesteps=model.num_timesteps == 0)
@@ -238,6 +240,7 @@ class _Checkpointer(BaseCallback):
             env = self.model.env
             assert env is not None
             env.seed(start_seed(self.run.seed, step))
+            torch.manual_seed(start_seed(self.run.seed, step))
             self.model._last_obs = env.reset()  # type: ignore[assignment]
 
     def write(self) -> None:
