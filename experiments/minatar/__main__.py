@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
             "--default", action="store_true", help="the settings of cramix.rl: members, 3-step targets"
         )
         command.add_argument("--minutes", type=float, default=math.inf, help="stop after this time, with a checkpoint")
+        command.add_argument("--no-compile", action="store_true", help="do not compile on a GPU")
         command.add_argument("--finish", action="store_true", help="evaluate the runs when the time is up")
         command.add_argument("--state", type=Path, help="folder of the checkpoint to resume from")
         command.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -128,6 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         labels=labels,
         max_steps=options.max_steps,
         finish=options.finish,
+        compile=torch.device(options.device).type == "cuda" and not options.no_compile,
     )
     if found is None:
         sys.exit(3)

@@ -70,7 +70,9 @@ class Learner:
             self.updates.add_(1)
             progress = (self.updates * s.envs / s.steps).clamp(max=1)
             rates = self.rates * (1 - (1 - s.final_learning_rate) * progress)
-            self._adam(self.online, *self.moments, self.gradient, rates, self.updates, s.adam_eps, s.max_grad_norm)
+            norm = torch.linalg.vector_norm(self.gradient, dim=1, keepdim=True)
+            shrink = (s.max_grad_norm / norm.clamp_min(1e-12)).clamp_max(1)
+            self._adam(self.online, *self.moments, self.gradient, rates, self.updates, shrink, s.adam_eps)
 
     def losses(self, memory: Memory, selection: Tensor, uniform: Tensor) -> Tensor:
         """Return the loss of every run, `(runs)`: the sum over members of the means over the batch."""
@@ -121,12 +123,11 @@ def _adam(
     gradient: Tensor,
     rates: Tensor,
     updates: Tensor,
+    shrink: Tensor,
     eps: float,
-    max_norm: float,
 ) -> None:
-    """Take a step of Adam in place; the gradient of each row is clipped."""
-    norm = gradient.square().sum(1, keepdim=True).sqrt()
-    clipped = gradient * (max_norm / norm.clamp_min(1e-12)).clamp_max(1)
+    """Take a step of Adam in place along the gradients of rows, each multiplied by its `shrink`."""
+    clipped = gradient * shrink
     first.lerp_(clipped, 1 - _BETAS[0])
     second.lerp_(clipped.square(), 1 - _BETAS[1])
     mean, square = first / (1 - _BETAS[0] ** updates), second / (1 - _BETAS[1] ** updates)

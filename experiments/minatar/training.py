@@ -39,6 +39,7 @@ def train(
     labels: dict[str, str] | None = None,
     max_steps: int = MAX_STEPS,
     finish: bool = False,
+    compile: bool = False,
 ) -> list[Result] | None:
     """Train a population, or resume it; return the results, or None if the time was not enough.
 
@@ -55,10 +56,11 @@ def train(
         labels: names of algorithms in the results, if they differ.
         max_steps: the longest episode of the evaluation.
         finish: whether the runs are evaluated when the time is up, wherever they are.
+        compile: whether parts of the update are compiled.
     """
     began = time.monotonic()
     path = None if state is None else Path(state) / f"{name}.pt"
-    population = Population(plan, device, seed, compile=device.type == "cuda")
+    population = Population(plan, device, seed, compile=compile)
     progress = Progress() if path is None else checkpoint.restore(path, population)
     s, before = plan.settings, population.steps
     runs = [((labels or {}).get(v.algorithm, v.algorithm), v.learning_rate, game, i) for v, game, i in plan.runs]

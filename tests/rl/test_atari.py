@@ -20,7 +20,7 @@ def test_only_games_of_ale_are_preprocessed():
 
 
 def test_an_action_lasts_four_frames_of_which_the_last_four_are_stacked():
-    env, raw = make_env(PONG, repeat_action_probability=0.0), gymnasium.make(PONG, frameskip=1)
+    env = make_env(PONG, repeat_action_probability=0.0)
     assert env.observation_space == gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
     env.reset(seed=0)
     before = env.unwrapped.ale.getFrameNumber()
@@ -28,7 +28,6 @@ def test_an_action_lasts_four_frames_of_which_the_last_four_are_stacked():
     second = env.step(2)[0]
     assert env.unwrapped.ale.getFrameNumber() - before == 8
     np.testing.assert_array_equal(first[1:], second[:-1])
-    raw.close()
 
 
 def test_rewards_are_clipped_in_training_only(monkeypatch):

@@ -32,7 +32,7 @@ def train(
         Path, typer.Option("--out", metavar="FOLDER", help="Folder of the run; an interrupted run resumes.")
     ],
     algo: Annotated[
-        str, typer.Option("--algo", metavar="NAME", help="gmdqn, c51, qrdqn, crdqn, fqf, jt, nll or ddqn.")
+        str, typer.Option("--algo", metavar="NAME", help="gmdqn, c51, qrdqn, crdqn, fqf, iqn, jt, nll or ddqn.")
     ] = "gmdqn",
     steps: Annotated[int, typer.Option("--steps", min=1, help="Number of environment steps.")] = 300_000,
     seed: Seed = 0,

@@ -38,7 +38,7 @@ def make_training_env(name: str) -> VecEnv:
         name,
         n_envs=1,
         env_kwargs={"frameskip": 1},
-        wrapper_class=preprocess_frames,  # type: ignore[arg-type]
+        wrapper_class=preprocess_frames,
         wrapper_kwargs={"clip_rewards": True},
     )
 

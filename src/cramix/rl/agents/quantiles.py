@@ -42,9 +42,7 @@ class QuantileReturns(Returns):
         self.values.multiply(torch.full((self.quantiles,), factor))
 
 
-def quantile_huber(
-    prediction: Parts, target: Parts, width: float = 1.0, fractions: Tensor | None = None
-) -> Tensor:
+def quantile_huber(prediction: Parts, target: Parts, width: float = 1.0, fractions: Tensor | None = None) -> Tensor:
     """Return the quantile regression loss `(*batch)` with a Huber loss of this width (Dabney et al., 2018).
 
     Each predicted atom is the quantile at its fraction `(*batch, k)`; by default, at the midpoint of its interval of
