@@ -24,12 +24,15 @@ class Arcade:
         seeds: number of seeds.
         envs: environments of each run.
         device: of all tensors. On a GPU the games run in parallel streams, beside what is called until `join`.
+        compile: whether the games are compiled.
     """
 
-    def __init__(self, games: list[str], variants: int, seeds: int, envs: int, device: torch.device):
+    def __init__(
+        self, games: list[str], variants: int, seeds: int, envs: int, device: torch.device, *, compile: bool = False
+    ):
         self.shape = (variants, len(games), seeds, envs)
         count = variants * seeds * envs
-        self.games = [Environments(GAMES[name](), count, device) for name in games]
+        self.games = [Environments(GAMES[name](), count, device, compile=compile) for name in games]
         self.draws = [count * game.draws for game in self.games]
         runs = variants * len(games) * seeds
         self.screens = torch.zeros(runs, envs, CHANNELS, SIZE, SIZE, dtype=torch.bool, device=device)

@@ -22,15 +22,25 @@ class Population:
         plan: the runs and their settings.
         device: of all tensors.
         seed: of everything random.
-        compile: whether the optimiser is compiled.
+        compile: whether parts of the update are compiled.
+        compile_games: whether the games are compiled, too.
     """
 
-    def __init__(self, plan: Plan, device: torch.device, seed: int = 0, *, compile: bool = False):
+    def __init__(
+        self,
+        plan: Plan,
+        device: torch.device,
+        seed: int = 0,
+        *,
+        compile: bool = False,
+        compile_games: bool = False,
+    ):
         self.plan, self.device = plan, device
         s, runs = plan.settings, len(plan.runs)
         self.learner = Learner(plan, device, torch.Generator().manual_seed(seed), compile=compile)
         self.memory = Memory(runs, s.envs, s.buffer_size, s.gamma, s.n_steps, device)
-        self.arcade = Arcade(list(plan.games), len(plan.variants), len(plan.seeds), s.envs, device)
+        counts = len(plan.variants), len(plan.seeds), s.envs
+        self.arcade = Arcade(list(plan.games), *counts, device, compile=compile_games)
         self.generator = torch.Generator(device).manual_seed(seed)
         self.steps = 0  # of each run
         self.count = torch.zeros((), device=device)  # the same on the device, divided by the environments

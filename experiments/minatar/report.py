@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OURS = "gmdqn"
-FILES = ("train", "default", "half")
+FILES = ("train", "breakout", "default", "half")
 _THRESHOLDS = np.linspace(0, 1.5, 31)
 _INTRODUCTION = Path(__file__).with_name("page.md")
 

@@ -40,6 +40,7 @@ def train(
     max_steps: int = MAX_STEPS,
     finish: bool = False,
     compile: bool = False,
+    compile_games: bool = False,
 ) -> list[Result] | None:
     """Train a population, or resume it; return the results, or None if the time was not enough.
 
@@ -57,10 +58,11 @@ def train(
         max_steps: the longest episode of the evaluation.
         finish: whether the runs are evaluated when the time is up, wherever they are.
         compile: whether parts of the update are compiled.
+        compile_games: whether the games are compiled, too.
     """
     began = time.monotonic()
     path = None if state is None else Path(state) / f"{name}.pt"
-    population = Population(plan, device, seed, compile=compile)
+    population = Population(plan, device, seed, compile=compile, compile_games=compile_games)
     progress = Progress() if path is None else checkpoint.restore(path, population)
     s, before = plan.settings, population.steps
     runs = [((labels or {}).get(v.algorithm, v.algorithm), v.learning_rate, game, i) for v, game, i in plan.runs]

@@ -59,13 +59,17 @@ class Environments:
         count: number of environments.
         device: of all tensors.
         sticky: probability that an action is replaced by the previous one.
+        compile: whether steps are compiled, which takes long and fuses hundreds of kernels.
     """
 
-    def __init__(self, game: Game, count: int, device: torch.device | str = "cpu", sticky: float = 0.1):
+    def __init__(
+        self, game: Game, count: int, device: torch.device | str = "cpu", sticky: float = 0.1, *, compile: bool = False
+    ):
         self.game, self.count, self.sticky = game, count, sticky
         self.draws = 1 + game.step_draws + game.reset_draws
         self.state: State = {}
         self.last_action = torch.zeros(count, dtype=torch.long, device=device)
+        self._advance = torch.compile(advance, dynamic=False) if compile else advance
 
     def reset(self, uniform: Tensor) -> Tensor:
         """Start new episodes and return the screens; uniform numbers are `(envs, draws)`, as for `step`."""
@@ -79,17 +83,22 @@ class Environments:
 
     def step(self, action: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the screens after the step (and after a reset), the rewards, and whether episodes terminated."""
-        sticky, of_step, of_reset = uniform.split([1, self.game.step_draws, self.game.reset_draws], 1)
-        torch.where(sticky[:, 0] < self.sticky, self.last_action, action, out=self.last_action)
-        state, reward, terminal = self.game.step(self.state, self.last_action, of_step)
-        fresh = self.game.reset(of_reset)
-        # In two passes: entries of the new state may be tensors of the old one, under another name.
-        after = {
-            name: torch.where(terminal.view(-1, *(1 for _ in x.shape[1:])), fresh[name], x) for name, x in state.items()
-        }
-        for name, x in after.items():
-            self.state[name].copy_(x)
-        return self.game.observe(self.state), reward, terminal
+        return self._advance(self.game, self.sticky, self.state, self.last_action, action, uniform)
+
+
+def advance(
+    game: Game, sticky: float, state: State, last_action: Tensor, action: Tensor, uniform: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Step environments in place; see `Environments.step`."""
+    repeats, of_step, of_reset = uniform.split([1, game.step_draws, game.reset_draws], 1)
+    last_action.copy_(torch.where(repeats[:, 0] < sticky, last_action, action))
+    new, reward, terminal = game.step(state, last_action, of_step)
+    fresh = game.reset(of_reset)
+    # In two passes: entries of the new state may be tensors of the old one, under another name.
+    after = {name: torch.where(terminal.view(-1, *(1 for _ in x.shape[1:])), fresh[name], x) for name, x in new.items()}
+    for name, x in after.items():
+        state[name].copy_(x)
+    return game.observe(state), reward, terminal
 
 
 def integers(uniform: Tensor, low: int, high: Tensor | int) -> Tensor:
