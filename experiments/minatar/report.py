@@ -69,7 +69,8 @@ def write_page(folder: Path, page: Path) -> None:
         folder: of the CSV files.
         page: its figures are written beside it.
     """
-    text = [_INTRODUCTION.read_text().format(**_values()).rstrip()]
+    introduction, heading, atari = _INTRODUCTION.read_text().format(**_values()).rstrip().partition("## Atari")
+    text = [introduction.rstrip()]
     if (folder / "tune.csv").exists():
         text.append(_tuning(results.read(folder / "tune.csv", Result)))
     rows = [row for name in FILES if (folder / f"{name}.csv").exists() for row in _read(folder / f"{name}.csv")]
@@ -90,6 +91,7 @@ def write_page(folder: Path, page: Path) -> None:
         text.append(f"![Learning curves]({page.stem}_curves.png)")
     else:
         text.append("## Results\n\nThe comparison has not been run yet: there are no results in this version.")
+    text.append(heading + atari)
     with replacing(page) as file:
         file.write(("\n\n".join(text) + "\n").encode())
 

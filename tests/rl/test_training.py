@@ -107,6 +107,21 @@ def test_killed_between_checkpoints(truth, step, tmp_path, monkeypatch):
     assert outcome(train(run(), tmp_path), tmp_path) == truth
 
 
+def test_fractions_that_are_drawn_resume_too(tmp_path, monkeypatch):
+    iqn = run(algo="iqn", settings={**SETTINGS, "returns": {"quantiles": 4, "cosines": 4}})
+    whole = outcome(train(iqn, tmp_path / "whole"), tmp_path / "whole")
+    clock = itertools.count()
+    monkeypatch.setattr(training.time, "monotonic", lambda: float(next(clock)))
+
+    def report(at, figures):
+        if at == 90:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(iqn, tmp_path / "cut", report)
+    assert outcome(train(iqn, tmp_path / "cut"), tmp_path / "cut") == whole
+
+
 @pytest.mark.slow
 def test_killed_by_the_system(truth, tmp_path):
     code = f"""
@@ -129,7 +144,7 @@ training.train(training.Run(**{vars(run())!r}), {str(tmp_path)!r}, report)
 def test_a_run_that_is_done_is_read(tmp_path, monkeypatch):
     first = train(run(steps=20, episodes=1), tmp_path)
     assert not list(tmp_path.glob("memory-*"))
-    monkeypatch.setattr(training, "make_vec_env", None)  # nothing is played again
+    monkeypatch.setattr(training, "make_training_env", None)  # nothing is played again
     assert train(run(steps=20, episodes=1), tmp_path) == first
 
 
