@@ -160,7 +160,7 @@ def test_memory_returns_what_happened(n_steps, steps):
 def test_an_update_is_a_step_of_adam_on_the_mean_loss_of_each_run():
     p = plan(("gmdqn", "qrdqn"), max_grad_norm=0.05)
     population = Population(p, CPU)
-    for _ in range(100):
+    for _ in range(55):
         population.step()
     learner = population.learner
     before = learner.online.clone()
@@ -189,14 +189,14 @@ def test_an_update_is_a_step_of_adam_on_the_mean_loss_of_each_run():
 def test_a_resumed_population_is_bit_identical(tmp_path):
     p = plan(("gmdqn", "iqn"), games=("breakout", "seaquest"), seeds=(0,))
     one, two = Population(p, CPU, 3), Population(p, CPU, 3)
-    for _ in range(80):
+    for _ in range(60):
         one.step()
         two.step()
     path = tmp_path / "state.pt"
     checkpoint.write(path, two, checkpoint.Progress(1.5, (("gmdqn", 1),)))
     three = Population(p, CPU, 4)
     assert checkpoint.restore(path, three) == (1.5, (("gmdqn", 1),))
-    for _ in range(60):
+    for _ in range(20):
         one.step()
         three.step()
     for name, x in one.tensors().items():
