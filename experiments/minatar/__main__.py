@@ -49,7 +49,9 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--minutes", type=float, default=math.inf, help="stop after this time, with a checkpoint")
         command.add_argument("--no-compile", action="store_true", help="do not compile on a GPU")
-        command.add_argument("--compile-games", action="store_true", help="compile the games, which takes a minute")
+        command.add_argument(
+            "--no-compiled-games", action="store_true", help="do not compile the games, for short runs"
+        )
         command.add_argument("--finish", action="store_true", help="evaluate the runs when the time is up")
         command.add_argument("--state", type=Path, help="folder of the checkpoint to resume from")
         command.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -118,6 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     if torch.device(options.device).type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
+    compiles = torch.device(options.device).type == "cuda" and not options.no_compile
     plan, labels, seed = _plan(options)
     found = train(
         plan,
@@ -130,8 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         labels=labels,
         max_steps=options.max_steps,
         finish=options.finish,
-        compile=torch.device(options.device).type == "cuda" and not options.no_compile,
-        compile_games=options.compile_games,
+        compile=compiles,
+        compile_games=compiles and not options.no_compiled_games,
     )
     if found is None:
         sys.exit(3)

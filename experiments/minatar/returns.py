@@ -147,7 +147,8 @@ class QuantileReturns(Returns):
 class ImplicitReturns(Returns):
     """IQN: atoms at fractions that are drawn; without uniform numbers, at the midpoints of equal intervals."""
 
-    quantiles = draws = 32
+    draws = 8
+    quantiles = 32
     cosines = 64
 
     def sizes(self) -> dict[str, tuple[int, int]]:  # noqa: D102
@@ -164,7 +165,8 @@ class ImplicitReturns(Returns):
         each = embedded.unflatten(2, fractions.shape[2:]) * features.unsqueeze(-2)
         means = self._linear(layers, "values", each.flatten(2, 3))  # (runs, members, batch * quantiles, actions, 1)
         means = means.unflatten(2, fractions.shape[2:])[..., 0].mT
-        weights = means.new_full((1, 1, 1, 1, self.quantiles), 1 / self.quantiles)
+        count = fractions.shape[-1]
+        weights = means.new_full((1, 1, 1, 1, count), 1 / count)
         return Distribution(weights, means, torch.zeros_like(weights), fractions.unsqueeze(-2))
 
     def loss(self, prediction: Distribution, target: Distribution) -> Tensor:  # noqa: D102
