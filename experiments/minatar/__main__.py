@@ -24,6 +24,7 @@ from experiments.minatar.settings import (
     Variant,
 )
 
+_TARGET_STEPS = 1000  # environment steps between copies to the target network
 RESULTS = Path(__file__).parents[1] / "results" / "minatar"
 
 
@@ -41,6 +42,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--game", nargs="+", choices=tuple(GAMES))
         command.add_argument("--seeds", type=int, default=3 if name == "tune" else 10, help="number of seeds")
         command.add_argument("--steps", type=int, default=Settings.steps, help="environment steps of a run")
+        command.add_argument("--envs", type=int, default=Settings.envs, help="environments of a run, steps per update")
+        command.add_argument("--batch", type=int, default=Settings.batch_size, help="transitions of an update")
         command.add_argument("--hidden", type=int, default=Settings.hidden, help="units of the hidden layer")
         command.add_argument("--buffer", type=int, default=Settings.buffer_size, help="transitions in a replay buffer")
         command.add_argument("--max-steps", type=int, default=5000, help="longest episode of the evaluation")
@@ -72,10 +75,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _plan(options: argparse.Namespace) -> tuple[Plan, dict[str, str], int]:
     """Return the plan, the labels of its algorithms and the seed of the population."""
-    changes = dict(DEFAULT) if options.default else {}
+    changes = dict(DEFAULT) if options.default else {"target_interval": max(1, _TARGET_STEPS // options.envs)}
     learning_starts = min(Settings.learning_starts, max(400, options.steps // 10))
     settings = Settings(
         steps=options.steps,
+        envs=options.envs,
+        batch_size=options.batch,
         hidden=options.hidden,
         buffer_size=options.buffer,
         learning_starts=learning_starts,

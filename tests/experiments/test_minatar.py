@@ -13,7 +13,7 @@ from cramix.rl import ALGORITHMS as AGENTS
 from cramix.rl.agents.implicit import ImplicitReturns
 from cramix.rl.returns import Parts
 from experiments.minatar import checkpoint, results
-from experiments.minatar.__main__ import main
+from experiments.minatar.__main__ import _parser, _plan, main
 from experiments.minatar.games.game import ACTIONS
 from experiments.minatar.learner import Learner
 from experiments.minatar.memory import Memory
@@ -248,6 +248,17 @@ def test_a_command_tunes_and_trains(tmp_path, capsys):
     (row,) = results.read(tmp_path / "train.csv", Result)
     assert (row.algorithm, row.game, row.seed) == ("ddqn", "asterix", 0)
     assert {row.seed for row in results.read(tmp_path / "tune.csv", Result)} == {100}
+
+
+def test_the_target_network_is_copied_after_a_thousand_steps_whatever_the_number_of_environments():
+    def settings(*options):
+        parsed = _parser().parse_args(["train", "--rate", "1e-3", *options])
+        return _plan(parsed)[0].settings
+
+    assert settings() == Settings()
+    eight = settings("--envs", "8", "--batch", "64")
+    assert (eight.target_interval, eight.batch_size) == (125, 64)
+    assert settings("--default").target_interval == 1
 
 
 def test_unknown_games_and_disordered_variants_are_refused():
