@@ -195,13 +195,9 @@ def _parameters(rows: Sequence[Result]) -> str:
         mine = [row for row in rows if row.label == label]
         one = next((row for row in mine if row.game == "seaquest"), mine[0])
         cells = [f"{one.parameters:,}", f"{one.last_parameters:,}", f"{one.learning_rate:g}"]
-        cells += [
-            str(len({row.seed for row in mine})),
-            f"{one.steps:,}",
-            f"{one.seconds:.0f} s for {one.together} runs",
-        ]
-        lines.append([f"`{label}`", *cells])
-    header = ["algorithm", "parameters", "of the last layers", "learning rate", "seeds", "steps", "time"]
+        cells += [str(len({row.seed for row in mine})), f"{one.steps:,}", f"{one.updates:,}"]
+        lines.append([f"`{label}`", *cells, f"{one.seconds:.0f} s for {one.together} runs"])
+    header = ["algorithm", "parameters", "of the last layers", "learning rate", "seeds", "steps", "updates", "time"]
     return "Parameters are those for Seaquest, which has the most channels.\n\n" + _table(header, lines)
 
 

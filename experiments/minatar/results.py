@@ -22,6 +22,7 @@ class Result:
         game: name of the game.
         seed: of the run.
         steps: environment steps.
+        updates: of the networks.
         score: mean return of the evaluation episodes, without exploration.
         score_std: their standard deviation.
         episodes: number of evaluation episodes.
@@ -39,6 +40,7 @@ class Result:
     game: str
     seed: int
     steps: int
+    updates: int
     score: float
     score_std: float
     episodes: int

@@ -111,22 +111,25 @@ def _evaluated(
         points = late.get((label, rate, game, seed), [])
         count = sum(point.episodes for point in points)
         total = sum(point.episodes * point.train_return for point in points)
+        parameters, last = population.learner.layout.parameters(variant.algorithm, game)
         found.append(
             Result(
-                label,
-                variant.algorithm,
-                rate,
-                game,
-                seed,
-                steps,
-                mine.mean().item(),
-                mine.std().item(),
-                len(mine),
-                int((~ended).sum()),
-                total / count if count else math.nan,
-                *population.learner.layout.parameters(variant.algorithm, game),
-                seconds,
-                len(runs),
+                label=label,
+                algorithm=variant.algorithm,
+                learning_rate=rate,
+                game=game,
+                seed=seed,
+                steps=steps,
+                updates=int(population.learner.updates),
+                score=mine.mean().item(),
+                score_std=mine.std().item(),
+                episodes=len(mine),
+                unfinished=int((~ended).sum()),
+                train_return=total / count if count else math.nan,
+                parameters=parameters,
+                last_parameters=last,
+                seconds=seconds,
+                together=len(runs),
             )
         )
     return found
@@ -143,21 +146,22 @@ def random_scores(envs: int = 1000, seed: int = 0) -> list[Result]:
     returns, over = play_episodes(arcade, act, MAX_STEPS, generator)
     return [
         Result(
-            "random",
-            "random",
-            0.0,
-            game,
-            0,
-            0,
-            x.mean().item(),
-            x.std().item(),
-            envs,
-            int((~y).sum()),
-            math.nan,
-            0,
-            0,
-            0.0,
-            1,
+            label="random",
+            algorithm="random",
+            learning_rate=0.0,
+            game=game,
+            seed=seed,
+            steps=0,
+            updates=0,
+            score=x.mean().item(),
+            score_std=x.std().item(),
+            episodes=envs,
+            unfinished=int((~y).sum()),
+            train_return=math.nan,
+            parameters=0,
+            last_parameters=0,
+            seconds=0.0,
+            together=1,
         )
         for game, x, y in zip(GAMES, returns, over, strict=True)
     ]

@@ -231,7 +231,7 @@ def test_parameters_are_those_of_the_networks():
 
 
 def row(algorithm, rate, score, game="breakout", seed=0):
-    return Result(algorithm, algorithm, rate, game, seed, 1, score, 0.0, 1, 0, 0.0, 1, 1, 0.0, 1)
+    return Result(algorithm, algorithm, rate, game, seed, 1, 1, score, 0.0, 1, 0, 0.0, 1, 1, 0.0, 1)
 
 
 def test_the_best_learning_rate_of_each_algorithm_is_chosen():
