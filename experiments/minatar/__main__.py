@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--rates", type=Path, default=RESULTS / "tune.csv", help="the result of tune")
     check = commands.add_parser("check", help="Compare games and gradients on a device with those on the CPU.")
     check.add_argument("--device", default="cuda")
+    check.add_argument("--compile", action="store_true", help="compile games and update, as in training on a GPU")
     random = commands.add_parser("random", help="Measure the scores of random actions.")
     random.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV files")
     report = commands.add_parser("report", help="Write docs/rl_minatar.md and its figures from the CSV files.")
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.command == "check":
         from experiments.minatar.check import compare_with_cpu
 
-        compare_with_cpu(torch.device(options.device))
+        compare_with_cpu(torch.device(options.device), compile=options.compile)
         return
     if options.command == "random":
         from experiments.minatar.training import random_scores

@@ -11,12 +11,17 @@ from experiments.minatar.settings import ALGORITHMS, Plan, Settings, Variant
 _STEPS = 300
 
 
-def compare_with_cpu(device: torch.device, members: int = 2, n_steps: int = 3) -> None:
-    """Require that games are equal, and gradients close, for the same random numbers; print the largest difference."""
-    settings = Settings(buffer_size=4000, learning_starts=400, members=members, n_steps=n_steps)
+def compare_with_cpu(device: torch.device, *, compile: bool = False) -> None:
+    """Require that games are equal, and gradients close, for the same random numbers; print the largest difference.
+
+    Args:
+        device: to check.
+        compile: whether games and update are compiled there, as in training on a GPU.
+    """
+    settings = Settings(buffer_size=4000, learning_starts=400, members=2, n_steps=3)
     plan = Plan([Variant(name, 1e-3) for name in ALGORITHMS], seeds=(0, 1), settings=settings)
     cpu = torch.device("cpu")
-    both = [Population(plan, cpu), Population(plan, device)]
+    both = [Population(plan, cpu), Population(plan, device, compile=compile, compile_games=compile)]
     generator = torch.Generator().manual_seed(0)
 
     def uniform(count: int) -> list[Tensor]:

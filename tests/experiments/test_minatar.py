@@ -261,6 +261,12 @@ def test_the_target_network_is_copied_after_a_thousand_steps_whatever_the_number
     assert settings("--default").target_interval == 1
 
 
+@pytest.mark.slow
+def test_compiled_games_and_updates_are_the_uncompiled_ones(capsys):
+    main(["check", "--device", "cpu", "--compile"])
+    assert "games are equal" in capsys.readouterr().out
+
+
 def test_unknown_games_and_disordered_variants_are_refused():
     with pytest.raises(ValueError, match="game"):
         Plan([Variant("gmdqn", 1e-3)], games=("pong",))
