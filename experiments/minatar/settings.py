@@ -68,7 +68,7 @@ class Settings:
 
 
 # GMDQN with the defaults of `cramix.rl`: members, 3-step targets, a slow target network, a falling learning rate.
-DEFAULT: dict[str, Any] = {"members": 4, "n_steps": 3, "tau": 0.005, "target_interval": 1, "final_learning_rate": 0.0}
+DEFAULT: dict[str, Any] = {"members": 2, "n_steps": 3, "tau": 0.005, "target_interval": 1, "final_learning_rate": 0.01}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from experiments.minatar.population import Population
 from experiments.minatar.report import Scores, write_page
 from experiments.minatar.results import Point, Result, chosen_rates
 from experiments.minatar.returns import RETURNS
-from experiments.minatar.settings import ALGORITHMS, Plan, Settings, Variant
+from experiments.minatar.settings import ALGORITHMS, DEFAULT, Plan, Settings, Variant
 from experiments.minatar.training import train
 
 CPU = torch.device("cpu")
@@ -259,6 +260,15 @@ def test_the_target_network_is_copied_after_a_thousand_steps_whatever_the_number
     eight = settings("--envs", "8", "--batch", "64")
     assert (eight.target_interval, eight.batch_size) == (125, 64)
     assert settings("--default").target_interval == 1
+
+
+def test_the_default_is_that_of_the_package():
+    agent = signature(AGENTS["gmdqn"]).parameters
+    for name, ours in (("n_steps", "n_steps"), ("target_update_interval", "target_interval")):
+        assert DEFAULT[ours] == agent[name].default
+    assert DEFAULT["final_learning_rate"] == agent["final_learning_rate"].default
+    model = AGENTS["gmdqn"]("MlpPolicy", "CartPole-v1", device="cpu")
+    assert (DEFAULT["tau"], DEFAULT["members"]) == (model.tau, model.q_net.members)
 
 
 @pytest.mark.slow

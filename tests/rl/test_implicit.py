@@ -55,6 +55,13 @@ def test_gradient(layer):
     assert torch.autograd.gradcheck(lambda x: layer.loss(layer.at(x, fractions).select(actions), target()), features)
 
 
+def test_rescaling_multiplies_returns(layer):
+    features, fractions = torch.randn(3, 4).double(), torch.rand(3, 5).double()
+    before = layer.at(features, fractions).means.detach()
+    layer.rescale(0.25)
+    torch.testing.assert_close(layer.at(features, fractions).means.detach(), 0.25 * before)
+
+
 def test_fractions_are_drawn_in_training_and_midpoints_otherwise(layer):
     features = torch.zeros(2000, 4).double()
     drawn = layer(features).extra[:, 0]

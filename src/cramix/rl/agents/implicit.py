@@ -59,6 +59,9 @@ class ImplicitReturns(Returns):
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
         return quantile_huber(prediction, target, fractions=prediction.extra)
 
+    def rescale(self, factor: float) -> None:  # noqa: D102
+        self.values.multiply(torch.full((1,), factor))
+
 
 class IQN(DistributionalDQN):
     """Deep Q-learning with quantiles of the return of every action at random fractions, by quantile regression.
