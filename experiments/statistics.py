@@ -65,6 +65,14 @@ def interval(scores: np.ndarray, seed: int = 0) -> Interval:
     return Interval(value, *_bootstrap((scores,), interquartile_mean, seed))
 
 
+def mean_interval(scores: np.ndarray, seed: int = 0) -> Interval:
+    """Return the mean of scores `(runs)` with its percentile bootstrap interval over runs."""
+    value = float(scores.mean())
+    if len(scores) < 2 or np.ptp(scores) == 0:
+        return Interval(value, value, value)
+    return Interval(value, *_bootstrap((scores,), np.mean, seed))
+
+
 def difference(one: np.ndarray, other: np.ndarray, seed: int = 0) -> Interval:
     """Return the difference of the interquartile means of two sets of runs; NaNs are left out."""
     one, other = (scores[~np.isnan(scores)] for scores in (one, other))

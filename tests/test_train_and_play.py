@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from cramix.cli.app import app
 from cramix.cli.refusal import Refusal
 from cramix.cli.train import changes
-from cramix.rl import ALGORITHMS, GMDQN, pretrained
+from cramix.rl import ALGORITHMS, GMDQN, evaluate_calibration, pretrained
 from cramix.rl.evaluation import evaluate
 
 SMALL = ["--set", "policy_kwargs.net_arch=[16]", "--set", "learning_starts=100", "--set", "returns.n_components=2"]
@@ -244,3 +244,24 @@ def test_missing_packages_are_named(command: list[str], monkeypatch: pytest.Monk
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
     assert "pip install 'cramix[rl]'" in run(*command, code=1)[1]
+
+
+def test_an_agent_is_calibrated_and_its_calibration_shown(folder: Path) -> None:
+    about = json.loads(run("train", *RUN, "--out", "run", "--calibrate", 40, "--json")[0])
+    model = GMDQN.load(folder / "run" / "model.zip", device="cpu")
+    assert about["calibrated"] is model.policy.recalibration.active is True  # an agent of 500 steps is wrong
+    played = "play", "run", "--episodes", 6, "--no-film"
+    found = json.loads(run(*played, "--calibration", "--calibration-plot", "plot.png", "--json")[0])
+    expected = evaluate_calibration(model, "CartPole-v1", 6)
+    assert {name: found[name] for name in expected.summary()} == pytest.approx(expected.summary())
+    assert found["returns"] == evaluate(model, "CartPole-v1", 6).tolist()
+    with Image.open(folder / "plot.png") as picture:
+        assert picture.size[0] > 800
+    assert "in the 80 % interval" in run(*played, "--calibration")[0]
+    assert "coverage_80" not in json.loads(run(*played, "--json")[0])
+    assert "plot.txt" in refuses(*played, "--calibration-plot", "plot.txt")
+
+
+def test_the_learning_curve_has_the_calibration(trained: tuple[Path, dict, str]) -> None:
+    rows = json.loads((trained[0] / "result.json").read_text())["curve"]
+    assert all(row["return_crps"] > 0 and 0 <= row["coverage_80"] <= 1 for row in rows)

@@ -17,7 +17,7 @@ from gymnasium.utils.env_checker import check_env
 
 import cramix
 from cramix import NormalMixture
-from cramix.rl import DistributionalDQN
+from cramix.rl import DistributionalDQN, calibrate
 from cramix.rl.evaluation import evaluate
 from experiments.bridge import NAME, Bridge
 from tests.rl.known import GAMMA, every_return, learn
@@ -145,6 +145,14 @@ def test_the_mean_walks_into_the_disaster_and_cvar_avoids_it(by_mean):
     assert 10 < (walks < -0.7).sum() < 60  # one in ten; 30 expected, standard deviation 5
     assert avoids.min() > -0.7
     assert walks.mean() > avoids.mean()
+
+
+@pytest.mark.slow
+def test_calibration_leaves_true_returns_alone(by_mean):
+    calibrate(by_mean, lambda: gymnasium.make(NAME, start=None), 800)
+    assert cramix.cramer_distance(every_return(by_mean), Bridge.truth(GAMMA)).max() < 0.02
+    assert by_mean.predict(FORK, deterministic=True, risk="cvar:0.1")[0] == ROAD
+    by_mean.policy.recalibration.clear()  # for the other tests
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from cramix.rl import ALGORITHMS, C51, GMDQN, pretrained
+from cramix.rl import ALGORITHMS, C51, GMDQN, evaluate_calibration, pretrained
 from cramix.rl.evaluation import action_names, evaluate, make_visible, play
 from tests.refusals import refuses
 
@@ -132,9 +132,14 @@ def test_actions_have_names(name: str, words: list[str]) -> None:
 
 
 def test_the_lander_predicts_what_it_was_trained_to() -> None:
-    """Numbers of the agent at the end of its training."""
+    """Numbers of the agent at the end of its training, and after its calibration."""
     agent = GMDQN.from_pretrained("LunarLander-v3", device="cpu")
-    returns = agent.return_distribution([0.0, 1.4, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    state = [0.0, 1.4, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    calibrated = agent.return_distribution(state)
+    assert calibrated.mean.tolist() == pytest.approx([124.7512, 124.6712, 123.5433, 124.8773], abs=1e-3)
+    assert calibrated.cvar(0.1).tolist() == pytest.approx([120.8415, 120.7620, 119.5766, 120.9671], abs=1e-3)
+    agent.policy.recalibration.clear()
+    returns = agent.return_distribution(state)
     assert returns.mean.tolist() == pytest.approx([125.8535, 125.7736, 124.6457, 125.9797], abs=1e-3)
     assert returns.cvar(0.1).tolist() == pytest.approx([115.6872, 115.4455, 113.4015, 115.3280], abs=1e-3)
     assert agent.returns == {
@@ -147,3 +152,20 @@ def test_the_lander_that_comes_with_the_package_lands() -> None:
     agent = GMDQN.from_pretrained("LunarLander-v3", device="cpu")
     assert np.median(evaluate(agent, "LunarLander-v3", 7)) > 200
     assert agent._n_updates > 0  # so that it learns on in the unit that it has
+
+
+def test_the_lander_knows_how_sure_it_is() -> None:
+    """Episodes that played no part in its training or calibration."""
+    agent = GMDQN.from_pretrained("LunarLander-v3", device="cpu")
+    found = evaluate_calibration(agent, "LunarLander-v3", 15, seed=60_000_000)
+    assert 0.7 < found.coverage(0.8) < 0.9
+    assert found.deviation < 1.4 * found.error  # 1.2 in 200 episodes
+    assert found.crps.mean() < 0.1 * found.empirical_crps
+    agent.policy.recalibration.clear()
+    assert evaluate_calibration(agent, "LunarLander-v3", 15, seed=60_000_000).coverage(0.8) > 0.95
+
+
+@pytest.mark.parametrize("risk", ["cvar:0.25", "quantile:0.5"])
+def test_the_lander_lands_by_risk(risk: str) -> None:
+    agent = GMDQN.from_pretrained("LunarLander-v3", device="cpu")
+    assert evaluate(agent, "LunarLander-v3", 7, seed=61_000_000, risk=risk).min() > 200

@@ -12,8 +12,8 @@ import typer
 from cramix.cli import agents, formats
 from cramix.cli.options import Json, Risk, Seed
 from cramix.cli.refusal import Refusal, check_output, refusing
-from cramix.cli.report import Fact, facts_of_returns, save_figure, show, working
-from cramix.plot import episode_panels, film, require_matplotlib, video, write_video
+from cramix.cli.report import Fact, facts_of_calibration, facts_of_returns, save_figure, show, working
+from cramix.plot import episode_panels, film, require_matplotlib, return_calibration, video, write_video
 
 
 def play(
@@ -31,6 +31,13 @@ def play(
         Path | None,
         typer.Option("--picture", metavar="FILE", help="Moments of that episode side by side: png, pdf, svg."),
     ] = None,
+    calibration: Annotated[
+        bool, typer.Option("--calibration", help="Compare predicted return distributions with realised returns.")
+    ] = False,
+    calibration_plot: Annotated[
+        Path | None,
+        typer.Option("--calibration-plot", metavar="FILE", help="The same, with a picture: png, pdf, svg."),
+    ] = None,
     no_film: Annotated[bool, typer.Option("--no-film", help="Play without a film.")] = False,
     json: Json = False,
 ) -> None:
@@ -41,7 +48,9 @@ def play(
         _check_film(out)
     if picture is not None:
         check_output(picture, formats.PICTURES)
-    from cramix.rl import evaluation, parse_risk
+    if calibration_plot is not None:
+        check_output(calibration_plot, formats.PICTURES)
+    from cramix.rl import evaluate_calibration, evaluation, parse_risk
     from cramix.rl.folder import slug
 
     torch.set_num_threads(1)  # fastest for small networks
@@ -63,7 +72,13 @@ def play(
             raise Refusal(f"{error} Use: --no-film") from None
     first = None
     with working(f"Playing {env}") as status, agents.environment_errors(env), refusing():
-        returns = evaluation.evaluate(model, env, episodes, seed=seed, risk=risk)
+        if calibration or calibration_plot is not None:
+            measured = evaluate_calibration(model, env, episodes, seed=seed, risk=risk)
+            returns, quality = measured.scores, facts_of_calibration(measured.summary())
+            if calibration_plot is not None:
+                save_figure(return_calibration(measured), calibration_plot)
+        else:
+            returns, quality = evaluation.evaluate(model, env, episodes, seed=seed, risk=risk), []
         if scene is not None:
             status("drawing the first episode")
             first = evaluation.play(model, scene, seed=seed, risk=risk)
@@ -82,8 +97,10 @@ def play(
         Fact("seed", "seed", seed),
         Fact("episodes", "episodes", episodes),
         *facts_of_returns(returns.tolist()),
+        *quality,
         Fact("film", "film", out, film_text),
         Fact("picture", "picture", picture),
+        Fact("calibration_plot", "calibration plot", calibration_plot),
     ]
     show(facts, as_json=json)
 

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -116,6 +116,21 @@ def facts_of_returns(returns: Sequence[float]) -> list[Fact]:
         Fact("quartiles", "quartiles", [low, middle, high], f"{low:.2f}, {middle:.2f}, {high:.2f}"),
         Fact("returns", None, list(returns)),
     ]
+
+
+def facts_of_calibration(figures: Mapping[str, float]) -> list[Fact]:
+    """Summarise the calibration of an agent, see `cramix.rl.ReturnCalibration.summary`."""
+    names = {
+        "return_crps": ("CRPS of returns", "{:.4g}"),
+        "empirical_crps": ("CRPS without the state", "{:.4g}"),
+        "coverage_50": ("in the 50 % interval", "{:.1%}"),
+        "coverage_80": ("in the 80 % interval", "{:.1%}"),
+        "coverage_95": ("in the 95 % interval", "{:.1%}"),
+        "return_bias": ("bias of the mean", "{:.4g}"),
+        "return_error": ("deviation from the mean", "{:.4g}"),
+        "return_deviation": ("predicted deviation", "{:.4g}"),
+    }
+    return [Fact(name, label, figures[name], text.format(figures[name])) for name, (label, text) in names.items()]
 
 
 def component_tables(mixture: MultivariateNormalMixture, names: tuple[str, ...], width: int) -> list[Table | str]:

@@ -44,6 +44,12 @@ def train(
     ] = None,
     interval: Annotated[int, typer.Option("--interval", min=1, help="Steps between checkpoints.")] = 25_000,
     episodes: Annotated[int, typer.Option("--episodes", min=1, help="Evaluation episodes of the final agent.")] = 100,
+    calibrate: Annotated[
+        int,
+        typer.Option(
+            "--calibrate", min=0, metavar="EPISODES", help="Calibrate the final agent by so many episodes; 0: do not."
+        ),
+    ] = 0,
     threads: Annotated[
         int, typer.Option("--threads", min=1, help="Number of threads; 1 is fastest for small networks.")
     ] = 1,
@@ -80,6 +86,7 @@ def train(
         progress = _progress(steps, resumed, quiet=quiet or done)
         with warnings_in_lines(), progress as report, refusing(), environment_errors(env):
             result = training.train(run, out, report)
+            calibrated = training.calibrate_run(out, calibrate) if calibrate else None
     except KeyboardInterrupt:
         print(_how_to_resume(training.checkpoint_step(out)), file=sys.stderr, flush=True)
         raise
@@ -90,6 +97,7 @@ def train(
         Fact("seed", "seed", seed),
         Fact("episodes", "episodes played", episodes),
         *facts_of_returns(result["returns"]),
+        Fact("calibrated", "calibrated", calibrated),
         Fact("parameters", "parameters", result["parameters"]),
         Fact("seconds", "time", round(result["seconds"], 3), str(timedelta(seconds=round(result["seconds"])))),
         Fact("out", "folder", out),

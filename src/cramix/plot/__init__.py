@@ -6,6 +6,7 @@ from cramix.plot.figure import require_matplotlib
 from cramix.plot.forecast import fan_chart, mixture_over_input
 from cramix.plot.plane import panels
 from cramix.plot.points import mixture_and_points
+from cramix.plot.return_calibration import return_calibration
 from cramix.plot.returns import return_distributions
 from cramix.plot.video import write_video
 
@@ -20,6 +21,7 @@ __all__ = [
     "pit_histogram",
     "reliability",
     "require_matplotlib",
+    "return_calibration",
     "return_distributions",
     "write_video",
 ]

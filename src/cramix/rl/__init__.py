@@ -11,6 +11,7 @@ from cramix.rl.agents.gaussian import GMDQN, JTDQN, NLLDQN
 from cramix.rl.agents.implicit import IQN
 from cramix.rl.agents.quantiles import CRDQN, FQF, QRDQN
 from cramix.rl.algorithm import DistributionalDQN
+from cramix.rl.calibration import CalibrationCallback, ReturnCalibration, calibrate, evaluate_calibration
 from cramix.rl.masks import MaskedActions
 from cramix.rl.risk import parse_risk
 
@@ -37,8 +38,12 @@ __all__ = [
     "JTDQN",
     "NLLDQN",
     "QRDQN",
+    "CalibrationCallback",
     "DistributionalDQN",
     "DoubleDQN",
     "MaskedActions",
+    "ReturnCalibration",
+    "calibrate",
+    "evaluate_calibration",
     "parse_risk",
 ]

@@ -395,6 +395,7 @@ class DistributionalDQN(OffPolicyAlgorithm):
         if self.learner.policy is not self.policy:
             self.learner = Learner(self.policy, self.learner.compiled)
         self._update_learning_rate(self.policy.optimizer)
+        self.policy.recalibration.clear()  # it belongs to the network before this update
         self.policy.set_training_mode(True)
         metrics = []
         for _ in range(gradient_steps):
@@ -472,7 +473,7 @@ class DistributionalDQN(OffPolicyAlgorithm):
         return (actions if batched else actions.squeeze(0)), state
 
     def return_distribution(self, observation: Any) -> NormalMixture:
-        """Return the mixture of returns of every action, in units of the rewards.
+        """Return the mixture of returns of every action, in units of the rewards; see `cramix.rl.calibrate`.
 
         Args:
             observation: one, for the batch shape `(actions)`, or one per environment, for `(envs, actions)`.
@@ -482,7 +483,7 @@ class DistributionalDQN(OffPolicyAlgorithm):
         )
         self.policy.set_training_mode(False)
         with torch.no_grad():
-            mixture = self.policy.q_net(tensor).mixture(self.policy.unit)
+            mixture = self.policy.returns(tensor)
         return mixture if batched else mixture[0]
 
     def _store_transition(

@@ -70,7 +70,7 @@ def _play_all(model: DistributionalDQN, envs: list[gymnasium.Env], seed: int, ri
     returns = np.zeros(len(envs))
     playing = list(range(len(envs)))
     while playing:
-        actions, _ = model.predict(_stack([observations[i] for i in playing]), deterministic=True, risk=risk)
+        actions, _ = model.predict(stack([observations[i] for i in playing]), deterministic=True, risk=risk)
         still = []
         for i, action in zip(playing, actions, strict=True):
             observations[i], reward, terminated, truncated, _ = envs[i].step(int(action))
@@ -81,7 +81,8 @@ def _play_all(model: DistributionalDQN, envs: list[gymnasium.Env], seed: int, ri
     return returns
 
 
-def _stack(observations: list[Any]) -> Any:
+def stack(observations: list[Any]) -> Any:
+    """Return observations as one batch."""
     if isinstance(observations[0], dict):
         return {key: np.stack([x[key] for x in observations]) for key in observations[0]}
     return np.stack(observations)

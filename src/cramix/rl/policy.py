@@ -18,8 +18,10 @@ from stable_baselines3.common.type_aliases import Schedule
 from torch import Tensor, nn
 
 from cramix.fitting.learning_rates import require_lion
+from cramix.mixture import NormalMixture
 from cramix.rl.masks import apply_mask, mask_of
 from cramix.rl.network import Architecture, Observation, ReturnNetwork
+from cramix.rl.recalibration import Recalibration
 from cramix.rl.returns import Returns
 from cramix.rl.risk import Measure
 
@@ -104,6 +106,7 @@ class ReturnPolicy(BasePolicy):
         self.register_buffer("unit", torch.ones(()))
         self.first_action = int(action_space.start)
         self.measure: Measure | None = None
+        self.recalibration = Recalibration(members)
         self.has_modes = any(_has_modes(module) for module in self.q_net.modules())
         # Statistics that an update changes in place, which a compiled one cannot.
         self.has_statistics = any(isinstance(x, nn.modules.batchnorm._NormBase) for x in self.q_net.modules())
@@ -186,9 +189,20 @@ class ReturnPolicy(BasePolicy):
 
     def best(self, observation: Observation, measure: Measure | None) -> Tensor:
         """Return the index `(batch)` of the best action by a risk measure; None is the mean."""
-        parts = self.q_net(observation)
-        values = parts.mean() if measure is None else measure(parts.mixture(self.unit))
+        values = self.q_net(observation).mean() if measure is None else measure(self.returns(observation))
         return apply_mask(values, mask_of(observation)).argmax(-1)
+
+    def returns(self, observation: Observation) -> NormalMixture:
+        """Return the return distributions `(batch, actions)` in units of the rewards, calibrated if the agent is."""
+        if not self.recalibration.active:
+            return self.q_net(observation).mixture(self.unit)
+        return self.recalibration(*self.raw_returns(observation))
+
+    def raw_returns(self, observation: Observation) -> tuple[NormalMixture, Tensor]:
+        """Return the return distributions of the network, and the actions `(batch)` that are preferred by them."""
+        raw = self.q_net(observation).mixture(self.unit)
+        values = raw.mean if self.measure is None else self.measure(raw)
+        return raw, apply_mask(values, mask_of(observation)).argmax(-1)
 
 
 def find_optimizer(kind: type[torch.optim.Optimizer] | str) -> type[torch.optim.Optimizer]:

@@ -19,9 +19,11 @@ from cramix.checks import check_choice, check_integer
 from cramix.rl import file
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.environments import make_training_env
+from cramix.rl.calibration import calibrate, compare
 from cramix.rl.evaluation import evaluate
 from cramix.rl.folder import locked, read_json, read_result, remove_partial_files, write_json
 from cramix.rl.spaces import check_spaces
+from cramix.rl.trajectories import play_trajectories
 
 # Called with the step and the latest figures.
 Report = Callable[[int, dict[str, Any]], None]
@@ -158,6 +160,21 @@ def finish(
     return result
 
 
+def calibrate_run(folder: str | Path, episodes: int) -> bool:
+    """Calibrate the agent of a finished run by new episodes, see `cramix.rl.calibrate`, and save it.
+
+    Returns:
+        Whether the agent has a recalibration: it has none if its distributions cannot be improved by one.
+    """
+    with locked(Path(folder)):
+        result, path = read_result(Path(folder)), Path(folder) / "model.zip"
+        run = Run(**{name: result[name] for name in Run.__dataclass_fields__})
+        model = run.algorithm().load(path)
+        calibrate(model, run.env, episodes)
+        model.save(path)
+    return model.policy.recalibration.active
+
+
 def _remove_checkpoints(folder: Path, *needed: str) -> None:
     """Remove replay buffers and curves but those that are still needed."""
     for old in (*folder.glob("memory-*.npz"), *folder.glob("curve-*.json")):
@@ -250,8 +267,11 @@ class _Checkpointer(BaseCallback):
         model.replay_buffer.end_episodes()
         row: dict[str, Any] = {"step": step, "seconds": self.seconds}
         if self.run.curve_episodes:
-            returns = evaluate(model, self.run.env, self.run.curve_episodes, seed=curve_seed(step))
-            row |= {"mean": float(returns.mean()), "std": float(returns.std())}
+            played = play_trajectories(model, self.run.env, self.run.curve_episodes, seed=curve_seed(step))
+            row |= {"mean": float(played.scores.mean()), "std": float(played.scores.std())}
+            if len(played.returns):  # truncated episodes may have none that are known
+                found = compare(model, played).summary()
+                row |= {name: found[name] for name in ("return_crps", "coverage_80")}
         self.curve.append(row)
         model.save_replay_buffer(self.folder / f"memory-{step}.npz")
         write_json(self.folder / f"curve-{step}.json", self.curve)

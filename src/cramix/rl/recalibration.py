@@ -1,0 +1,240 @@
+"""Recalibration: a layer after the network that corrects the location and the spread of return distributions.
+
+Bootstrapped targets add the errors of every step to the predicted spread. The layer is fitted to the returns of
+episodes that were played, and leaves the order of actions by their mean as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cramix.mixture import NormalMixture
+
+# Of the small network, and of its fit.
+_HIDDEN = 16
+_STEPS = 600
+_BATCH = 1024
+_RATE = 0.01
+_PENALTY = 1e-3
+_PENALTY_OF_FEW = 5.0
+# Standardised features are clamped, so that unknown states get the correction of the nearest known ones.
+_LIMIT = 3.0
+# Candidates of `doubt`.
+_DOUBTS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+# Fewer actions off the policy say too little about the spread of such actions.
+_MIN_OFF_POLICY = 30
+_BUFFERS = ("centre", "width", "hidden_weight", "hidden_bias", "weight", "bias", "doubt")
+
+
+class Recalibration(nn.Module):
+    """Shifts and rescales the mixtures of all actions of a state.
+
+    In state s the agent prefers action b, with mean `m_b` and standard deviation `s_b`. A small network predicts a
+    factor `f` and a shift from `m_b`, `log s_b` and the disagreement of the members on `m_b`. Both are the same for all
+    actions. The spread of another action a is `f s_b (s_a / s_b)^c`: its own to the degree
+
+        c = z^2 / (z^2 + doubt^2),  z = (m_b - m_a) / (f s_b).
+
+    Where two actions are nearly equal, differences of their predicted spreads are mostly errors of the network, and
+    CVaR would rank actions by them. `doubt` is fitted too; with 0, every action keeps its own spread and shape.
+    Otherwise its shape is a mixture of its own, with weight c, and that of b.
+
+    Before it is fitted, the layer changes nothing, and adds nothing to files.
+
+    Args:
+        members: number of networks, whose equally weighted mixture the prediction is.
+    """
+
+    centre: Tensor
+    width: Tensor
+    hidden_weight: Tensor
+    hidden_bias: Tensor
+    weight: Tensor
+    bias: Tensor
+    doubt: Tensor
+
+    def __init__(self, members: int = 1):
+        super().__init__()
+        self.members = members
+        self.active = False
+        shapes = ((3,), (3,), (_HIDDEN, 3), (_HIDDEN,), (2, _HIDDEN), (2,), ())
+        for name, shape in zip(_BUFFERS, shapes, strict=True):
+            self.register_buffer(name, torch.zeros(shape))
+
+    def clear(self) -> None:
+        """Change nothing from now on."""
+        self.active = False
+
+    def forward(self, raw: NormalMixture, preferred: Tensor) -> NormalMixture:
+        """Return the calibrated mixtures of all actions.
+
+        Args:
+            raw: of the network, batch shape `(batch, actions)`.
+            preferred: index of the action that the agent prefers, `(batch)`.
+        """
+        if not self.active:
+            return raw
+        own = select(raw, preferred)
+        log_factor, shift = self._correction(self._features(own)).unbind(-1)
+        return self._corrected(raw, own, log_factor.exp().unsqueeze(-1), shift.unsqueeze(-1))
+
+    def _corrected(self, raw: NormalMixture, own: NormalMixture, factor: Tensor, shift: Tensor) -> NormalMixture:
+        """Return corrected mixtures `(batch, actions)`; factor and shift, in units of the new spread, `(batch, 1)`."""
+        mean, spread = raw.mean, _spread(raw)  # (batch, actions)
+        own_mean, own_spread = own.mean.unsqueeze(-1), factor * _spread(own).unsqueeze(-1)
+        centred = (raw.means - mean.unsqueeze(-1)) / spread.unsqueeze(-1), raw.scales / spread.unsqueeze(-1)
+        location = (mean + shift * own_spread).unsqueeze(-1)
+        if not self.doubt:
+            scale = (factor * spread).unsqueeze(-1)
+            return NormalMixture(raw.weights, location + scale * centred[0], scale * centred[1], validate_args=False)
+        share = self._share(own_mean - mean, own_spread)
+        scale = (own_spread * (factor * spread / own_spread).pow(share)).unsqueeze(-1)
+        share = share.unsqueeze(-1)
+        # Components of the action, then those of the preferred one.
+        theirs = [x.unsqueeze(-2).expand_as(raw.means) for x in _standardised(own)]
+        weights = torch.cat([share * raw.weights, (1 - share) * theirs[0]], -1)
+        means = torch.cat([centred[0], theirs[1]], -1)
+        scales = torch.cat([centred[1], theirs[2]], -1)
+        return NormalMixture(weights, location + scale * means, scale * scales, validate_args=False)
+
+    def _share(self, gap: Tensor, spread: Tensor) -> Tensor:
+        """Return to which degree actions keep their own spread."""
+        z = (gap / spread).square()
+        return z / (z + self.doubt.square())
+
+    def _features(self, own: NormalMixture) -> Tensor:
+        """Return the mean, the log of the spread and of the relative disagreement of members, `(batch, 3)`."""
+        mean, spread = own.mean, _spread(own)
+        each = (own.weights * (own.means - mean.unsqueeze(-1))).unflatten(-1, (self.members, -1)).sum(-1)
+        disagreement = (self.members * each).square().mean(-1).sqrt() / spread
+        return torch.stack([mean, spread.log(), (disagreement + 0.01).log()], -1)
+
+    def _correction(self, features: Tensor) -> Tensor:
+        """Return the log of the factor, and the shift in units of the new spread, `(batch, 2)`."""
+        x = ((features - self.centre) / self.width).clamp(-_LIMIT, _LIMIT)
+        return torch.tanh(x @ self.hidden_weight.T + self.hidden_bias) @ self.weight.T + self.bias
+
+    def fit(self, raw: NormalMixture, preferred: Tensor, returns: Tensor, seed: int = 0) -> None:
+        """Fit factor and shift to the returns of preferred actions, by the CRPS.
+
+        Args:
+            raw: of the network, batch shape `(n, actions)`.
+            preferred: index of the preferred action, which was taken, `(n)`.
+            returns: realised, `(n)`.
+            seed: of the initial weights and the batches.
+        """
+        generator = torch.Generator(device="cpu").manual_seed(seed)
+        device = raw.means.device
+        own = select(raw, preferred)
+        mean, spread = own.mean, _spread(own)
+        weights, means, scales = _standardised(own)
+        y = ((returns.to(mean) - mean) / spread).detach()
+        # The CRPS is E|X - y| - E|X - X'| / 2; the second term is proportional to the factor, and computed once.
+        energies = 0.5 * _self_distance(weights, means, scales)
+        importance = spread / spread.mean()  # of the CRPS in units of the rewards
+        features = self._features(own)
+        self.centre, self.width = features.mean(0), features.std(0, correction=0).clamp_min(1e-6)
+        self.hidden_weight = torch.randn(_HIDDEN, 3, generator=generator).to(mean)
+        self.hidden_bias = torch.randn(_HIDDEN, generator=generator).to(mean)
+        self.weight = mean.new_zeros(2, _HIDDEN)
+        # Starts from one factor and one shift for all states.
+        middle = y.median()
+        factor = (y - middle).abs().mean().clamp_min(1e-6) / _mean_distance(weights, means, scales, 0 * y).mean()
+        self.bias = torch.stack([factor.log(), middle / factor])
+        trained = ("hidden_weight", "hidden_bias", "weight", "bias")
+        leaves = [getattr(self, name).requires_grad_() for name in trained]
+        optimizer = torch.optim.Adam(leaves, lr=_RATE)
+        for step in range(_STEPS):
+            rows = torch.randint(len(y), (min(_BATCH, len(y)),), generator=generator).to(device)
+            log_factor, shift = self._correction(features[rows]).unsqueeze(-1).unbind(-2)
+            factor = log_factor.exp()
+            errors = _mean_distance(weights[rows], means[rows] + shift, scales[rows], y[rows] / factor.squeeze(-1))
+            loss = (importance[rows] * factor.squeeze(-1) * (errors - energies[rows])).mean()
+            size = self.weight.square().sum() + 0.1 * self.hidden_weight.square().sum()
+            penalty = (_PENALTY + _PENALTY_OF_FEW / len(y)) * size
+            for group in optimizer.param_groups:
+                group["lr"] = _RATE * (1 - step / _STEPS)
+            optimizer.zero_grad()
+            (loss + penalty).backward()
+            optimizer.step()
+        for name in trained:
+            setattr(self, name, getattr(self, name).detach())
+        self.doubt = torch.zeros_like(self.centre[0])
+        self.active = True
+
+    def fit_doubt(self, raw: NormalMixture, preferred: Tensor, actions: Tensor, returns: Tensor) -> None:
+        """Fit `doubt` to the returns of actions other than the preferred ones.
+
+        The criterion is how well the spread predicts the order of magnitude of the errors: the mean absolute deviation
+        of `log(|error| / spread)` from its median. The CRPS would be dominated by the actions with the largest spread,
+        and a likelihood by a few failed episodes. `doubt` stays 0 unless the gain is at least twice its standard error.
+
+        Args:
+            raw: of the network, batch shape `(n, actions)`.
+            preferred: index of the preferred action, `(n)`.
+            actions: index of the action that was taken, `(n)`.
+            returns: realised, `(n)`.
+        """
+        rows = (actions != preferred).nonzero().squeeze(-1)
+        self.doubt = torch.zeros_like(self.doubt)
+        if len(rows) < _MIN_OFF_POLICY:
+            return
+        raw, preferred, actions = raw[rows], preferred[rows], actions[rows]
+        misfits = []
+        for doubt in _DOUBTS:
+            self.doubt = torch.full_like(self.doubt, doubt)
+            p = select(self(raw, preferred), actions)
+            log_ratio = ((returns[rows].to(p.means) - p.mean).abs() / _spread(p) + 0.01).log()
+            misfits.append((log_ratio - log_ratio.median()).abs())
+        gains = [misfits[0] - x for x in misfits]
+        best = max(range(len(gains)), key=lambda i: gains[i].mean().item())
+        certain = gains[best].mean() > 2 * gains[best].std() / len(rows) ** 0.5
+        self.doubt = torch.full_like(self.doubt, _DOUBTS[best] if certain else 0.0)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        if self.active:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        # Files of agents without calibration have none of these names.
+        self.active = any(name.startswith(prefix) for name in state_dict)
+        if self.active:
+            super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def select(p: NormalMixture, actions: Tensor) -> NormalMixture:
+    """Return the mixtures `(batch)` of one action each, from mixtures `(batch, actions)`."""
+    rows = torch.arange(len(actions), device=actions.device)
+    return NormalMixture(p.weights[rows, actions], p.means[rows, actions], p.scales[rows, actions], validate_args=False)
+
+
+def _standardised(p: NormalMixture) -> tuple[Tensor, Tensor, Tensor]:
+    """Return weights, means and scales of `(X - E X) / spread`."""
+    spread = _spread(p).unsqueeze(-1)
+    return p.weights, (p.means - p.mean.unsqueeze(-1)) / spread, p.scales / spread
+
+
+def _mean_distance(weights: Tensor, means: Tensor, scales: Tensor, y: Tensor) -> Tensor:
+    """Return `E|X - y|` for mixtures `(n, k)` and numbers `(n)`; scales may be 0."""
+    offset = means - y.unsqueeze(-1)
+    z = offset / scales.clamp_min(1e-12)
+    density = torch.exp(-0.5 * z.square()) * math.sqrt(2 / math.pi)
+    return (weights * (scales * density + offset * torch.erf(z * math.sqrt(0.5)))).sum(-1)
+
+
+def _self_distance(weights: Tensor, means: Tensor, scales: Tensor) -> Tensor:
+    """Return `E|X - X'|` for mixtures `(n, k)`, one component at a time to save memory."""
+    total = torch.zeros_like(means[:, 0])
+    for weight, mean, scale in zip(weights.unbind(-1), means.unbind(-1), scales.unbind(-1), strict=True):
+        joint = torch.hypot(scales, scale.unsqueeze(-1))
+        total = total + weight * _mean_distance(weights, means, joint, mean)
+    return total
+
+
+def _spread(p: NormalMixture) -> Tensor:
+    """Return the standard deviation, which is positive also for atoms."""
+    return p.variance.sqrt().clamp_min(1e-12 + 1e-6 * p.mean.abs())
