@@ -34,6 +34,7 @@ _SETTINGS: dict[str, Any] = {
     "buffer_size": 200_000,
     "batch_size": 128,
     "learning_rate": 2e-3,
+    "final_learning_rate": 0.0,
     "tau": 0.05,
     "compile": False,
     "policy_kwargs": {"net_arch": [64, 64], "members": 1},
