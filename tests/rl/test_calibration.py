@@ -139,6 +139,17 @@ def test_normalised_rewards_and_observations():
     assert played.scores[0] == pytest.approx(sum(rewards))
 
 
+def test_rewards_of_atari_games_are_clipped_as_in_training(monkeypatch):
+    gymnasium.register("Dice-v0", Dice)
+    monkeypatch.setattr("cramix.rl.trajectories.is_atari", lambda name: name == "Dice-v0")
+    try:
+        played = play_trajectories(agent(gamma=0.9), "Dice-v0", 2)
+    finally:
+        del gymnasium.registry["Dice-v0"]
+    np.testing.assert_allclose(played.returns, 2 * [2.71, 1.9, 1.0])
+    assert (played.scores > 3).all()  # of the game
+
+
 @pytest.mark.parametrize("algo", [name for name in ALGORITHMS if name != "ddqn"])
 def test_every_kind_of_returns_can_be_calibrated(algo, tmp_path):
     model = agent(algo=algo, returns={"low": -40, "high": 40} if algo == "c51" else {})

@@ -18,8 +18,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from cramix.checks import check_choice, check_integer
 from cramix.rl import file
 from cramix.rl.algorithm import DistributionalDQN
-from cramix.rl.environments import make_training_env
 from cramix.rl.calibration import calibrate, compare
+from cramix.rl.environments import make_training_env
 from cramix.rl.evaluation import evaluate
 from cramix.rl.folder import locked, read_json, read_result, remove_partial_files, write_json
 from cramix.rl.spaces import check_spaces

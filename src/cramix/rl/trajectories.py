@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cramix.mixture import NormalMixture
+from cramix.rl.environments import is_atari, make_env
 from cramix.rl.evaluation import FIRST_SEED, stack
 from cramix.rl.exploration import Exploration
 from cramix.rl.masks import mask_of
@@ -84,18 +85,25 @@ def play_trajectories(
         random_steps: in each episode, the step with a random action that the agent would not take, `(episodes)`; the
             steps before it, whose returns are not those of the agent, are left out.
     """
-    make = (lambda: gymnasium.make(env)) if isinstance(env, str) else env
+    make = (lambda: make_env(env)) if isinstance(env, str) else env
+    clips = isinstance(env, str) and is_atari(env)
     envs = [make() for _ in range(episodes)]
     try:
         starts = np.zeros(episodes, int) if random_steps is None else random_steps
-        return _play(model, envs, seed, risk, starts, random_steps is not None)
+        return _play(model, envs, seed, risk, starts, random_steps is not None, clips)
     finally:
         for each in envs:
             each.close()
 
 
 def _play(
-    model: DistributionalDQN, envs: list[gymnasium.Env], seed: int, risk: Risk | None, starts: np.ndarray, random: bool
+    model: DistributionalDQN,
+    envs: list[gymnasium.Env],
+    seed: int,
+    risk: Risk | None,
+    starts: np.ndarray,
+    random: bool,
+    clips: bool,
 ) -> Trajectories:
     normalizer: Any = model.get_vec_normalize_env()
     exploration = Exploration(int(model.action_space.n), np.random.SeedSequence([seed, 1]))  # type: ignore[attr-defined]
@@ -116,9 +124,10 @@ def _play(
         still = []
         for i, action in zip(playing, actions, strict=True):
             observations[i], reward, terminated, truncated, _ = envs[i].step(int(action))
-            scores[i] += float(reward)
-            rescaled = reward if normalizer is None else normalizer.normalize_reward(np.array([reward]))[0]
-            record.rewards[i].append(float(rescaled))
+            value = float(reward)  # type: ignore[arg-type]
+            scores[i] += value
+            value = float(np.sign(value)) if clips else value  # as in training, which predictions are about
+            record.rewards[i].append(value if normalizer is None else normalizer.normalize_reward(np.array([value]))[0])
             if not (terminated or truncated):
                 still.append(i)
             elif not terminated:
