@@ -124,7 +124,7 @@ def _play(
         still = []
         for i, action in zip(playing, actions, strict=True):
             observations[i], reward, terminated, truncated, _ = envs[i].step(int(action))
-            value = float(reward)  # type: ignore[arg-type]
+            value = float(reward)
             scores[i] += value
             value = float(np.sign(value)) if clips else value  # as in training, which predictions are about
             record.rewards[i].append(value if normalizer is None else normalizer.normalize_reward(np.array([value]))[0])
