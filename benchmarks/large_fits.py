@@ -330,7 +330,50 @@ def costs_of_passes(folder: Path) -> Outcome:
         total = rows.sum(function)
         found[f"{name}_rows_per_second"] = rows.n_rows / (time.perf_counter() - started)
         found |= {f"{name}_bytes_out": len(pickle.dumps(function)), f"{name}_bytes_back": len(pickle.dumps(total))}
-    return Outcome(None, 0.0, None, found)
+    return Outcome(None, 0.0, None, found | core_times(folder, rows, expectation))
+
+
+def core_times(folder: Path, rows: Any, expectation: Any) -> dict[str, float]:
+    """Return nanoseconds of a core for each row: to read it, and what an EM pass computes with it.
+
+    Core time, unlike the time on the clock, is hardly disturbed by other processes.
+    """
+    import torch
+
+    started = time.process_time()
+    reading(1)(folder)
+    read = time.process_time() - started
+    started = time.process_time()
+    rows.sum(expectation)
+    found = {"read_ns": 1e9 * read / rows.n_rows, "pass_ns": 1e9 * (time.process_time() - started) / rows.n_rows}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    n = 1 << 14
+    (coefficients,) = expectation.coefficients
+    coefficients = coefficients[0].float()
+    features = expectation.family.features(torch.randn(n, DIM))
+    shares = torch.rand(COMPONENTS, n)
+    square = torch.randn(1024, 1024)
+    operations: dict[str, Callable[[], Any]] = {
+        "densities_ns": lambda: coefficients @ features,
+        "sums_ns": lambda: shares @ features.T,
+        "exponentials_ns": lambda: shares.exp(),
+    }
+    found |= {name: 1e9 * _least(operation) / n for name, operation in operations.items()}
+    found["gigaflops"] = 2 * 1024**3 / _least(lambda: square @ square) / 1e9
+    found["flops"] = 4.0 * coefficients.numel()
+    torch.set_num_threads(threads)
+    return found
+
+
+def _least(operation: Callable[[], Any], times: int = 100) -> float:
+    """Return the least core time of an operation, in seconds."""
+    found = []
+    for _ in range(times):
+        started = time.thread_time()
+        operation()
+        found.append(time.thread_time() - started)
+    return min(found)
 
 
 def warm_up() -> None:

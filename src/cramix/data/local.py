@@ -83,10 +83,11 @@ class LocalSource(Source):
 
     def _total(self, function: Function[S], progress: Progress | None, strict: bool) -> S:
         self._begin()
+        release_memory()  # what a search before this pass has left
         try:
             return _Pass(self, function, progress, strict).run()
         finally:
-            _release()
+            release_memory()
 
     def _begin(self) -> None:
         if self._spent:
@@ -94,7 +95,7 @@ class LocalSource(Source):
         self._spent = not self.repeatable
 
 
-def _release() -> None:
+def release_memory() -> None:
     """Give memory back that Arrow, if it was used, and the C library keep: some hundred megabytes."""
     if (arrow := sys.modules.get("pyarrow")) is not None:
         arrow.default_memory_pool().release_unused()

@@ -24,7 +24,7 @@ from cramix.mixture.covariance import Prior
 
 # Rows of a sample: the first of these numbers, or the second times as many as there are, if that is more. Compared with
 # a step over all rows, one with it then takes little time.
-_LEAST_SAMPLE, _SAMPLE = 100_000, 0.01
+_LEAST_SAMPLE, _SAMPLE = 100_000, 0.005
 # With fewer samples than so many times the least number, all are used.
 _MANY = 4
 # Steps with the sample after a pass, at most, and the gain at which they end, relative to that of a pass.

@@ -22,6 +22,7 @@ from torch import Tensor
 from cramix.arrays import as_tensor
 from cramix.checks import check_integer
 from cramix.data import is_source_like, source
+from cramix.data.local import release_memory
 from cramix.data.source import Source
 from cramix.data.survey import Rows, Survey
 from cramix.fitting.checkpoint import Checkpoint
@@ -268,6 +269,7 @@ def read(
     drawn = survey.sample.rows
     survey = replace(survey, sample=replace(survey.sample, parts=()))  # which takes memory
     inner, outliers, bounds = _without_outliers(drawn, survey, indexed=rows.n_rows is not None)
+    release_memory()  # what the parts of the sample took
     return Sampled(passes, survey, method, options, kept, inner, outliers, bounds, stepwise)
 
 

@@ -214,7 +214,7 @@ class MergeDown(Method):
             if near.log_likelihood.item() >= near.history[0] and bool(near.sums.isfinite().all()):
                 end = polish(data, near.sums, self.max_iter - near.n_iter, self.tol, watch, prior)
                 return end._replace(n_iter=near.n_iter + end.n_iter, history=near.history + end.history)
-        if fast is None:
+        if not data.x.is_cuda:
             return polish_large(data, sums, self.max_iter, self.tol, watch, prior, problem.generator)
         return polish(data, sums, self.max_iter, self.tol, watch, prior)
 

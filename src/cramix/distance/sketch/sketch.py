@@ -5,27 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from numbers import Integral
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from cramix import directions as schemes
-from cramix.arrays import as_tensor
-from cramix.checks import check_finite, check_integer, check_nonnegative
+from cramix.checks import check_integer
 from cramix.distance.cramer import atoms
 from cramix.distance.cramer.autograd import cramer_of_mixtures
 from cramix.distance.kernels import block_size
-from cramix.distance.sketch import comparison, error, file
+from cramix.distance.sketch import arguments, comparison, error, file
 from cramix.distance.sketch.grid import FEWEST_BINS
 from cramix.distance.sketch.histograms import Histograms
 from cramix.distance.sketch.totals import Totals
-from cramix.distance.slices import checked_directions, unit_vectors
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
-
-# The squares of larger numbers overflow.
-_LARGEST = 1e150
 
 
 class SliceSketch:
@@ -67,7 +60,7 @@ class SliceSketch:
         check_integer("bins", bins, FEWEST_BINS)
         check_integer("seed", seed, 0)
         with _plain():
-            self._directions = _chosen(directions, int(dim), int(seed))
+            self._directions = arguments.read_directions(directions, int(dim), int(seed))
             slices = dim + len(self._directions) if dim > 1 else 1
             self._histograms = Histograms.empty(slices, int(bins))
             self._totals = Totals.none(dim)
@@ -166,16 +159,9 @@ class SliceSketch:
                 float64.
             sample_weight: `(n,)`, >= 0; None is 1 each.
         """
-        x = as_tensor("batch", batch).detach()
-        if x.ndim == 1 and self.dim == 1:
-            x = x.unsqueeze(-1)
-        if x.ndim != 2 or x.shape[1] != self.dim:
-            raise ValueError(f"batch must have shape (n, {self.dim}); got {tuple(x.shape)}.")
-        weights = None if sample_weight is None else as_tensor("sample_weight", sample_weight, x).detach()
-        if weights is not None and weights.shape != x.shape[:1]:
-            raise ValueError(f"sample_weight must have shape ({len(x)},); got {tuple(weights.shape)}.")
+        x, weights = arguments.read_batch(batch, sample_weight, self.dim)
         with _plain():
-            _check_values(x, weights)
+            arguments.check_values(x, weights)
             if x.device.type == "mps":  # has no float64
                 x, weights = x.cpu(), None if weights is None else weights.cpu()
             if weights is not None:
@@ -283,20 +269,9 @@ class SliceSketch:
 
     def require_comparable(self, other: Any, name: str = "p", other_name: str = "q", empty: bool = False) -> None:
         """Raise a ValueError unless another is a sketch with the same directions and bins, and rows unless `empty`."""
-        both = f"{name} and {other_name}"
         if not isinstance(other, SliceSketch):
             raise ValueError(f"{other_name} must be a SliceSketch; got {type(other).__name__}.")
-        if self.dim != other.dim:
-            raise ValueError(f"{both} must have as many columns; got {self.dim} and {other.dim}.")
-        a, b = self._directions, other._directions
-        # Rounding may differ between machines.
-        if a.shape != b.shape or not torch.allclose(a, b, rtol=0, atol=1e-9):
-            got = f"{len(a)} and {len(b)}" if len(a) != len(b) else "others"
-            raise ValueError(f"{both} must have the same directions; got {got}. Make both with the same arguments.")
-        if self.bins != other.bins:
-            raise ValueError(
-                f"{both} must have as many bins; got {self.bins} and {other.bins}. Make both with the same arguments."
-            )
+        arguments.check_alike(self, other, f"{name} and {other_name}")
         if not empty:
             self.require_rows(name)
             other.require_rows(other_name)
@@ -396,26 +371,6 @@ class SliceSketch:
         sketch._totals = Totals(count, weight, tensors["mean"], tensors["scatter"])
         sketch._cache = {}
         return sketch
-
-
-def _chosen(directions: Any, dim: int, seed: int) -> Tensor:
-    """Return unit vectors `(t, d)` in float64 on the CPU."""
-    if isinstance(directions, Integral) and not isinstance(directions, bool) and int(directions) >= 1:
-        return schemes.reproducible(int(directions) if dim > 1 else 1, dim, seed=seed, dtype=torch.float64)
-    if isinstance(directions, str | int | float | None):
-        raise ValueError(f"directions must be a number >= 1 or a tensor (t, {dim}); got {directions!r}.")
-    vectors = checked_directions(directions, torch.empty(0, dim, dtype=torch.float64))
-    return unit_vectors(vectors.detach()) if dim > 1 else torch.ones(1, 1, dtype=torch.float64)
-
-
-def _check_values(x: Tensor, weights: Tensor | None) -> None:
-    if x.numel():
-        least, most = torch.stack(x.aminmax()).tolist()
-        if not -_LARGEST <= least <= most <= _LARGEST:
-            check_finite(batch=x)
-            raise ValueError(f"batch must be at most {_LARGEST:g} in size; got {max(-least, most):.3g}. Rescale it.")
-    if weights is not None:
-        check_nonnegative(sample_weight=weights)
 
 
 def _of_atoms(histograms: Histograms) -> NormalMixture:
