@@ -7,6 +7,7 @@ import pickle
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -66,7 +67,7 @@ def test_a_split_has_exactly_the_coverage_of_its_ranks(n: int, coverage: float) 
 
 def test_folds_keep_their_bound() -> None:
     """CV+ promises `1 - 2 alpha - min(2 (1 - 1/K) / (n/K + 1), (1 - K/n) / (K + 1))`, and mostly reaches 1 - alpha."""
-    n, folds, alpha, repeats = 40, 5, 0.2, 300
+    n, folds, alpha, repeats = 40, 4, 0.2, 100
     bound = 1 - 2 * alpha - min(2 * (1 - 1 / folds) / (n / folds + 1), (1 - folds / n) / (folds + 1))
     found = hits(repeats, n, 1 - alpha, cv=folds)
     assert stats.binomtest(found, repeats, bound, "less").pvalue > 1e-4
@@ -141,6 +142,22 @@ def test_it_wraps_networks(cv: int | None, several: bool) -> None:
     np.testing.assert_allclose(given, intervals)
     assert model.predict_interval(X.astype(np.float32)).dtype == np.float32
     assert math.isfinite(crps_scorer(model, X, y))
+
+
+@pytest.mark.parametrize("cv", [None, 2])
+def test_it_wraps_boosted_trees_with_missing_values_and_categories(cv: int | None) -> None:
+    pytest.importorskip("cramix.boosting", reason="needs the extra trees")
+    from cramix import MixtureBoostingRegressor
+
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"a": rng.normal(size=400), "c": pd.Categorical(rng.choice(list("xyz"), 400))})
+    y = X["a"].to_numpy() + 2 * (X["c"] == "x").to_numpy() + rng.normal(0, 0.3, 400)
+    X.loc[::7, "a"] = np.nan
+    trees = MixtureBoostingRegressor(2, n_estimators=2, max_iter=20, n_jobs=1)
+    model = ConformalRegressor(trees, cv=cv, random_state=0).fit(X[:300], y[:300])
+    low, high = model.predict_interval(X[300:], 0.8).T
+    assert ((low <= y[300:]) & (y[300:] <= high)).mean() > 0.65
+    assert list(model.feature_names_in_) == ["a", "c"]
 
 
 def test_it_clones_and_works_in_pipelines() -> None:

@@ -17,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from cramix import MixtureRegressor, MultivariateNormalMixture, NormalMixture, cramer_distance, crps
 from cramix.estimators import crps_scorer, log_likelihood_scorer
 from cramix.estimators.recalibration import Recalibration
+from cramix.estimators.training import _one_cycle
 from tests.refusals import refuses
 
 SMALL = {"n_estimators": 2, "hidden_layer_sizes": (32,), "learning_rate": 0.01, "random_state": 0}
@@ -112,6 +113,25 @@ def test_it_stops_when_it_gets_no_better() -> None:
     assert model.n_iter_ < 150
     assert len(model.loss_curve_) == model.n_iter_
     assert MixtureRegressor(max_iter=7, early_stopping=False, **SMALL).fit(X, y).n_iter_ == 7
+
+
+def test_the_learning_rate_rises_and_falls_once() -> None:
+    factors = np.array(list(_one_cycle(200)))
+    assert len(factors) == 200
+    peak = factors.argmax()
+    assert factors[peak] == 1
+    assert peak == 20
+    assert (np.diff(factors[: peak + 1]) > 0).all()
+    assert (np.diff(factors[peak:]) < 0).all()
+    assert factors[-1] < 1e-3
+    assert list(_one_cycle(1)) == [0.1]
+
+
+def test_more_rows_need_fewer_epochs_and_larger_batches() -> None:
+    model = MixtureRegressor()
+    assert [model._epochs_and_patience(n)[0] for n in (100, 1000, 10_000, 10**6)] == [400, 260, 35, 10]
+    assert [model._batch_size_and_rate(n)[0] for n in (100, 6400, 10**6)] == [32, 100, 256]
+    assert MixtureRegressor(max_iter=7, n_iter_no_change=3, batch_size=5)._epochs_and_patience(100) == (7, 3)
 
 
 @pytest.mark.parametrize(

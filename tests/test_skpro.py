@@ -88,6 +88,17 @@ def test_any_regressor_that_predicts_mixtures_is_wrapped() -> None:
     assert model.get_params()["estimator__estimator__max_iter"] == 5
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_boosted_trees_pass_the_checks_of_skpro() -> None:
+    pytest.importorskip("cramix.boosting", reason="needs the extra trees")
+    from cramix import MixtureBoostingRegressor
+
+    model = MixtureProbaRegressor(MixtureBoostingRegressor(2, n_estimators=2, max_iter=5, random_state=0))
+    assert model.get_tag("capability:missing")
+    assert set(check_estimator(model, raise_exceptions=True, verbose=False).values()) == {"PASSED"}
+
+
 def test_bad_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"means must be \(k,\) or \(n, d, k\); got shape \(1, 2\)"):
         MixtureDistribution([[0.5, 0.5]], [[0.0, 1.0]], [[1.0, 1.0]])

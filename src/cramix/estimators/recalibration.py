@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cramix.distance.operands import Mixture
-from cramix.mixture import NormalMixture
+from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 # What is tried. Larger values can improve the likelihood further, but worsen the CRPS.
 _SCALE_FACTORS = 1.0, 1.05, 1.1
@@ -51,7 +51,16 @@ def recalibrate(p: Mixture, y: Tensor, sample_weight: Tensor | None = None) -> R
         p: predictions of a model, with batch shape `(n,)`.
         y: what was observed, `(n,)` or `(n, d)`.
         sample_weight: `(n,)`.
+
+    Example:
+        >>> from cramix import NormalMixture
+        >>> y = 2**0.5 * torch.linspace(-0.998, 0.998, 500).erfinv()  # quantiles of a normal distribution
+        >>> narrow = NormalMixture(torch.ones(500, 1), torch.zeros(500, 1), torch.full((500, 1), 0.9))
+        >>> recalibrate(narrow, y).scale_factor
+        1.1
     """
+    if isinstance(p, MultivariateNormalMixture) and p.covariance_type != "diag":
+        raise ValueError(f"p must have diagonal covariances; got {p.covariance_type!r}.")
     y = y.to(p.means)
     weights = torch.ones(len(y)).to(y) if sample_weight is None else sample_weight.to(y)
 

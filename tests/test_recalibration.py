@@ -1,0 +1,60 @@
+"""Recalibration of any predictions by observations that the model has not seen."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy import stats
+
+from cramix import Diagonal, MultivariateNormalMixture, NormalMixture
+from cramix.estimators.recalibration import Recalibration, recalibrate
+from tests.refusals import refuses
+
+D = torch.float64
+# Quantiles at equidistant levels, in the place of a sample.
+NORMAL = torch.from_numpy(stats.norm.ppf((torch.arange(400) + 0.5) / 400))
+
+
+def normals(scale: float, d: int | None = None) -> NormalMixture | MultivariateNormalMixture:
+    weights = torch.ones(400, 1, dtype=D)
+    if d is None:
+        return NormalMixture(weights, torch.zeros(400, 1, dtype=D), torch.full((400, 1), scale, dtype=D))
+    variances = torch.full((400, 1, d), scale**2, dtype=D)
+    return MultivariateNormalMixture(weights, torch.zeros(400, 1, d, dtype=D), Diagonal(variances))
+
+
+@pytest.mark.parametrize(("scale", "factor"), [(1.0, 1.0), (1 / 1.05, 1.05), (1 / 1.1, 1.1), (0.5, 1.1), (2.0, 1.0)])
+def test_scales_that_are_too_small_are_widened_up_to_a_tenth(scale: float, factor: float) -> None:
+    found = recalibrate(normals(scale), NORMAL)
+    assert found.scale_factor == factor
+    torch.testing.assert_close(
+        found._replace(tail_weight=0.0).apply(normals(scale)).scales, normals(scale * factor).scales
+    )
+
+
+def test_it_does_not_depend_on_units() -> None:
+    p = normals(0.95)
+    assert recalibrate(p.affine(1e6, 1e3), 1e6 + 1e3 * NORMAL) == recalibrate(p, NORMAL)
+
+
+def test_outliers_get_a_wide_component_with_the_mean_of_the_prediction() -> None:
+    heavy = torch.from_numpy(stats.t.ppf((torch.arange(400) + 0.5) / 400, 2.5))
+    found = recalibrate(normals(1.0), heavy)
+    assert found.tail_weight > 0
+    p = found.apply(normals(1.0))
+    assert p.n_components == 2
+    torch.testing.assert_close(p.mean, torch.zeros(400, dtype=D))
+    assert p.log_prob(heavy).mean() > normals(1.0).log_prob(heavy).mean() + 0.1
+
+
+def test_weights_count_as_repetitions() -> None:
+    heavy = torch.from_numpy(stats.t.ppf((torch.arange(400) + 0.5) / 400, 2.5))
+    light = (heavy.abs() < 2).to(D)
+    assert recalibrate(normals(1.0), heavy, light) == Recalibration()
+
+
+def test_several_targets() -> None:
+    y = torch.stack((NORMAL, NORMAL[torch.randperm(400, generator=torch.Generator().manual_seed(0))]), -1)
+    assert recalibrate(normals(1 / 1.1, 2), y).scale_factor == 1.1
+    full = MultivariateNormalMixture(torch.ones(1), torch.zeros(1, 2), torch.eye(2).unsqueeze(0))
+    refuses(lambda: recalibrate(full, y), "p", "full")
