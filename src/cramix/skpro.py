@@ -75,8 +75,8 @@ class MixtureDistribution(BaseDistribution):
         """Return predictions with batch shape `(n,)`, of one target or several, as a distribution of n rows."""
         each = marginals(p)
         means, scales = (torch.stack([getattr(q, name) for q in each], 1) for name in ("means", "scales"))
-        weights = each[0].weights
-        return cls(*(x.double().cpu().numpy() for x in (weights, means, scales)), index=index, columns=columns)
+        parts = [x.double().cpu().numpy() for x in (each[0].weights, means, scales)]
+        return cls(parts[0], parts[1], parts[2], index, columns)
 
     def _mean(self) -> Any:
         return self._numbers(self._mixture.mean)
@@ -121,8 +121,8 @@ class MixtureDistribution(BaseDistribution):
     def _iloc(self, rowidx: Any = None, colidx: Any = None) -> Self:
         rows, columns = (slice(None) if i is None else np.atleast_1d(i) for i in (rowidx, colidx))
         p = self._mixture
-        parts = ((x.numpy()[rows])[:, columns] for x in (p.weights, p.means, p.scales))
-        return type(self)(*parts, index=self.index[rows], columns=self.columns[columns])
+        weights, means, scales = (x.numpy()[rows][:, columns] for x in (p.weights, p.means, p.scales))
+        return type(self)(weights, means, scales, self.index[rows], self.columns[columns])
 
     def _iat(self, rowidx: Any = None, colidx: Any = None) -> Self:
         p = self._mixture[rowidx, colidx]

@@ -151,7 +151,7 @@ class ConformalRegressor(Forecasts, MetaEstimatorMixin, RegressorMixin, BaseEsti
     def _predict(self, X: Any) -> tuple[Mixture, Form]:
         check_is_fitted(self)
         parts = [model.predict_dist(X) for model in self.estimators_]
-        p = parts[0] if len(parts) == 1 else type(parts[0]).mix(parts, [1 / len(parts)] * len(parts))
+        p = parts[0] if len(parts) == 1 else type(parts[0]).mix(parts, [1 / len(parts)] * len(parts))  # type: ignore[arg-type]
         return p, _form(X, p)
 
     def _splits(self, n: int, random_state: np.random.RandomState) -> Iterator[tuple[np.ndarray, np.ndarray]]:
