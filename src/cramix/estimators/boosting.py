@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -96,8 +96,6 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
     random_state: Any = None
     verbose: int = 0
 
-    _target_shape: ClassVar[tuple[int, ...]] = ()
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to features `(n, f)` and targets `(n,)`, with weights `(n,)` of any positive sum."""
         self._check_settings()
@@ -107,7 +105,7 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         x, y, weights = _distinct(x, y, weights)
         weights = weights / weights.mean()
         rng = check_random_state(self.random_state)
-        self._categories = categories
+        self._categories, self._target_shape = categories, ()
         center, scale = weighted_moments(torch.from_numpy(y).unsqueeze(-1), torch.from_numpy(weights))
         self._center, self._scale = center.item(), scale.item() or 1.0
         rows = Rows(x, (y - self._center) / self._scale, weights)
