@@ -1,6 +1,8 @@
 # Every target sets up .venv by itself; a second run starts at once.
 PYTHON ?= python3
 VENV := .venv
+# Tables for benchmarks/regression.py, which says where they come from.
+UCI ?= UCI_Datasets
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -36,7 +38,7 @@ bench: $(STAMP)  ## cramix and its peers in one process; writes the pages in ben
 	$(BIN)/python benchmarks/fitting.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/reinforcement.py
-	$(BIN)/python benchmarks/regression.py
+	$(BIN)/python benchmarks/regression.py $(UCI)
 	$(BIN)/python benchmarks/recovery.py
 
 docs: $(STAMP)  ## recompute the tables and figures of the pages

@@ -8,11 +8,12 @@
 - Distances: `cramer_distance`, `sliced_cramer_distance` and others.
 - Data sets that are too large to hold: `SliceSketch`, `drift`.
 - Scores, one value per observation: `crps`, `energy_score`.
-- Networks and regressors: `MixtureHead`, `MixtureRegressor`; `ConformalRegressor` for intervals with a guarantee.
+- Networks and regressors: `MixtureHead`, `MixtureRegressor`, `MixtureBoostingRegressor`;
+  `ConformalRegressor` for intervals with a guarantee.
 - Data of any size: `source` reads files, Arrow data, mapped arrays and batches in parts.
 - Files: `save`, `load`.
 
-Further modules are `cramix.metrics`, `cramix.plot`, `cramix.rl` and `cramix.data`.
+Further modules are `cramix.boosting`, `cramix.metrics`, `cramix.plot`, `cramix.rl` and `cramix.data`.
 """
 
 from importlib.util import find_spec
@@ -51,7 +52,7 @@ from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, No
 from cramix.nn import MixtureHead, MixtureTensors
 
 if TYPE_CHECKING:
-    from cramix.estimators import ConformalRegressor, CramerMixture, MixtureRegressor
+    from cramix.estimators import ConformalRegressor, CramerMixture, MixtureBoostingRegressor, MixtureRegressor
     from cramix.fitting import ConvergenceWarning
 
 __version__ = "0.1.0"
@@ -104,7 +105,7 @@ __all__ = [
 ]
 
 if find_spec("sklearn"):
-    __all__ += ["ConformalRegressor", "CramerMixture", "MixtureRegressor"]
+    __all__ += ["ConformalRegressor", "CramerMixture", "MixtureBoostingRegressor", "MixtureRegressor"]
 
 
 def __getattr__(name: str) -> Any:
@@ -113,7 +114,7 @@ def __getattr__(name: str) -> Any:
         from cramix.fitting import ConvergenceWarning
 
         return ConvergenceWarning
-    if name in ("ConformalRegressor", "CramerMixture", "MixtureRegressor"):
+    if name in ("ConformalRegressor", "CramerMixture", "MixtureBoostingRegressor", "MixtureRegressor"):
         from cramix import estimators
 
         return getattr(estimators, name)

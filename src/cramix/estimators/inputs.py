@@ -44,7 +44,7 @@ def read_samples(estimator: BaseEstimator, X: Any, reset: bool) -> tuple[Tensor,
     if column_names(X) is not None:
         as_tensor("X", X)  # which refuses columns by name
     else:
-        _refuse_text(X)
+        refuse_text(X)
     x = as_tensor("X", validate_data(estimator, X, dtype=[np.float64, np.float32], reset=reset))
     return x, Form(True, x.dtype, x.device)
 
@@ -71,7 +71,7 @@ def distinct(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     return x, weights.new_zeros(len(x)).index_add_(0, inverse, weights)
 
 
-def _refuse_text(X: Any) -> None:
+def refuse_text(X: Any) -> None:
     """Raise a ValueError for arrays of dates or text, which scikit-learn would convert to numbers."""
     if not isinstance(X, np.ndarray | list | tuple):
         return

@@ -1,0 +1,185 @@
+"""Regressors that predict distributions, each with the settings its authors recommend, and early stopping where it has
+it. A method takes training rows, rows to predict and a seed, and returns a mixture for each row.
+
+Quantile regressors return their quantiles as a sample of equally likely values: it has a CRPS, but no density.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from sklearn.model_selection import train_test_split
+
+from cramix import MixtureBoostingRegressor, MixtureRegressor, NormalMixture
+from cramix.estimators.pooling import pool_weights
+
+D = torch.float64
+Predict = Callable[[np.ndarray, np.ndarray, np.ndarray, int], NormalMixture]
+# Gaussian processes are fitted to at most this many rows: their time is cubic in them.
+PROCESS_ROWS = 2000
+LEVELS = (np.arange(50) + 0.5) / 50
+
+
+def trees(**settings: object) -> Predict:
+    def predict(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
+        return MixtureBoostingRegressor(random_state=seed, n_jobs=1, **settings).fit(X, y).predict_dist(held)  # type: ignore
+
+    return predict
+
+
+def networks(**settings: object) -> Predict:
+    def predict(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
+        return MixtureRegressor(random_state=seed, **settings).fit(X, y).predict_dist(held)  # type: ignore
+
+    return predict
+
+
+def cramix(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> dict[str, tuple[NormalMixture, float]]:
+    """Trees, networks, and the mixture of both: weighted by the CRPS of a fifth of the rows, and half and half."""
+    seen_X, unseen_X, seen_y, unseen_y = train_test_split(X, y, test_size=0.2, random_state=seed)
+    found, seconds, unseen, unseen_seconds = [], [], [], 0.0
+    for method in (trees(), networks()):
+        started = time.process_time()
+        found.append(method(X, y, held, seed))
+        seconds.append(time.process_time() - started)
+        unseen.append(method(seen_X, seen_y, unseen_X, seed))
+        unseen_seconds += time.process_time() - started - seconds[-1]
+    weights = pool_weights(unseen, torch.as_tensor(unseen_y, dtype=D))
+    return {
+        "cramix trees": (found[0], seconds[0]),
+        "cramix networks": (found[1], seconds[1]),
+        "cramix trees and networks": (_pool(found, weights), sum(seconds) + unseen_seconds),
+        "cramix half trees, half networks": (_pool(found, torch.full((2,), 0.5, dtype=D)), sum(seconds)),
+    }
+
+
+def _pool(predictions: list[NormalMixture], weights: torch.Tensor) -> NormalMixture:
+    return NormalMixture.mix(predictions, weights.expand(*predictions[0].batch_shape, -1))
+
+
+def ngboost(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
+    """2000 rounds of rate 0.01, the paper's, and early stopping on a fifth of the rows."""
+    from ngboost import NGBRegressor
+
+    seen_X, unseen_X, seen_y, unseen_y = train_test_split(X, y, test_size=0.2, random_state=seed)
+    model = NGBRegressor(n_estimators=2000, verbose=False, random_state=seed)
+    model.fit(seen_X, seen_y, X_val=unseen_X, Y_val=unseen_y, early_stopping_rounds=50)
+    found = model.pred_dist(held, max_iter=model.best_val_loss_itr)
+    return _normal(found.loc, found.scale)
+
+
+def lightgbmlss(distribution: str, n_components: int = 1) -> Predict:
+    """500 rounds of rate 0.1 with early stopping, as in the package's examples; responses are standardized by us."""
+
+    def predict(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
+        import lightgbm
+        from lightgbmlss.distributions.Gaussian import Gaussian
+        from lightgbmlss.distributions.Mixture import Mixture
+        from lightgbmlss.model import LightGBMLSS
+
+        loss = "crps" if distribution == "crps" else "nll"
+        family = Gaussian(stabilization="None", response_fn="exp", loss_fn=loss)
+        if n_components > 1:
+            family = Mixture(Gaussian(response_fn="softplus", stabilization="None"), M=n_components)
+        mean, scale = y.mean(), y.std()
+        seen_X, unseen_X, seen_y, unseen_y = train_test_split(X, (y - mean) / scale, test_size=0.2, random_state=seed)
+        model = LightGBMLSS(family)
+        seen = lightgbm.Dataset(seen_X, label=seen_y, params={"verbose": -1})
+        unseen = seen.create_valid(unseen_X, label=unseen_y)
+        settings = {"learning_rate": 0.1, "seed": seed, "num_threads": 1, "verbose": -1}
+        stop = lightgbm.early_stopping(20, verbose=False)
+        model.train(settings, seen, num_boost_round=500, valid_sets=[unseen], valid_names=["unseen"], callbacks=[stop])
+        found = model.predict(_frame(held), pred_type="parameters").to_numpy(dtype=float)
+        k = n_components
+        if k == 1:
+            return _normal(mean + scale * found[:, 0], scale * found[:, 1])
+        means, scales, weights = (torch.as_tensor(found[:, i * k : (i + 1) * k], dtype=D) for i in range(3))
+        return NormalMixture(weights / weights.sum(-1, keepdim=True), mean + scale * means, scale * scales)
+
+    return predict
+
+
+def catboost(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
+    """Mean and variance by `RMSEWithUncertainty`, early stopping on a fifth of the rows."""
+    from catboost import CatBoostRegressor
+
+    seen_X, unseen_X, seen_y, unseen_y = train_test_split(X, y, test_size=0.2, random_state=seed)
+    model = CatBoostRegressor(
+        loss_function="RMSEWithUncertainty", iterations=2000, verbose=False, random_seed=seed, thread_count=1,
+        allow_writing_files=False,
+    )  # fmt: skip
+    model.fit(seen_X, seen_y, eval_set=(unseen_X, unseen_y), early_stopping_rounds=50)
+    found = model.predict(held)
+    return _normal(found[:, 0], np.sqrt(found[:, 1]))
+
+
+def forest(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
+    from quantile_forest import RandomForestQuantileRegressor
+
+    model = RandomForestQuantileRegressor(n_estimators=500, min_samples_leaf=5, random_state=seed).fit(X, y)
+    return _sample(model.predict(held, quantiles=LEVELS.tolist()))
+
+
+def quantiles(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
+    """LightGBM's own quantile objective, a model for each of 19 levels, early stopping on a fifth of the rows."""
+    import lightgbm
+
+    seen_X, unseen_X, seen_y, unseen_y = train_test_split(X, y, test_size=0.2, random_state=seed)
+    columns = []
+    for level in np.arange(1, 20) / 20:
+        model = lightgbm.LGBMRegressor(
+            objective="quantile", alpha=level, n_estimators=1000, learning_rate=0.05, n_jobs=1, verbose=-1,
+            random_state=seed,
+        )  # fmt: skip
+        model.fit(
+            seen_X, seen_y, eval_set=[(unseen_X, unseen_y)], callbacks=[lightgbm.early_stopping(50, verbose=False)]
+        )
+        columns.append(model.predict(held))
+    return _sample(np.sort(np.stack(columns, 1), 1))
+
+
+def process(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
+    """Learn a length scale per feature and the noise; of larger tables a sample of the rows."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+    from sklearn.preprocessing import StandardScaler
+
+    rows = np.random.default_rng(seed).permutation(len(X))[:PROCESS_ROWS]
+    X, y = X[rows], y[rows]
+    units = StandardScaler().fit(X)
+    kernel = ConstantKernel() * RBF(np.ones(X.shape[1])) + WhiteKernel(0.1)
+    model = GaussianProcessRegressor(kernel, normalize_y=True, random_state=seed).fit(units.transform(X), y)
+    return _normal(*model.predict(units.transform(held), return_std=True))
+
+
+def _normal(means: np.ndarray, scales: np.ndarray) -> NormalMixture:
+    m, s = (torch.as_tensor(np.array(x), dtype=D).unsqueeze(-1) for x in (means, scales))
+    return NormalMixture(torch.ones_like(m), m, s)
+
+
+def _sample(values: np.ndarray) -> NormalMixture:
+    return NormalMixture.from_samples(torch.as_tensor(values, dtype=D))
+
+
+def _frame(X: np.ndarray) -> object:
+    import pandas
+
+    return pandas.DataFrame(X)
+
+
+METHODS: dict[str, Callable] = {
+    "cramix": cramix,
+    "cramix trees, one normal": trees(n_components=1),
+    "cramix trees, likelihood": trees(loss="nll"),
+    "NGBoost": ngboost,
+    "LightGBMLSS, normal, CRPS": lightgbmlss("crps"),
+    "LightGBMLSS, normal": lightgbmlss("nll"),
+    "LightGBMLSS, mixture": lightgbmlss("nll", 3),
+    "CatBoost": catboost,
+    "quantile forest": forest,
+    "LightGBM, quantiles": quantiles,
+    "Gaussian process": process,
+}
