@@ -37,7 +37,7 @@ from cramix.rl.settings import FIXED, check_names, check_setting
 from cramix.rl.spaces import check_spaces
 
 # Below this number of updates of a small network, compiling takes longer than it saves (benchmarks/reinforcement.md).
-MIN_UPDATES_TO_COMPILE = 20_000
+MIN_UPDATES_TO_COMPILE = 10_000
 # The unit of returns is measured again while there were fewer steps than this, each time their number has doubled, ...
 _STEPS_TO_SCALE = 1000
 # ... and later when returns have grown by this factor.

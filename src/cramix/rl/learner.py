@@ -37,8 +37,10 @@ class Learner:
         self.compiled = compiled
         self._graph: Callable[..., tuple[Gradients, Tensor]] | None = None
 
+        self._listed: tuple[Any, list[Gradients], list[list[Tensor]]] | None = None
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_graph": None}
+        return {**vars(self), "_graph": None, "_listed": None}
 
     @property
     def is_new(self) -> bool:
@@ -53,10 +55,18 @@ class Learner:
 
     def update_target(self, tau: float) -> None:
         """Move the target network by a fraction towards the online network, and copy statistics of normalisations."""
-        online, target = self.policy.q_net, self.policy.q_net_target
-        lerp_all(list(target.parameters()), list(online.parameters()), tau)
-        for old, new in zip(target.buffers(), online.buffers(), strict=True):
+        (online, target), buffers = self._lists()
+        lerp_all(list(target.values()), list(online.values()), tau)
+        for new, old in zip(*buffers, strict=True):
             old.copy_(new)
+
+    def _lists(self) -> tuple[list[Gradients], list[list[Tensor]]]:
+        """Return the parameters by name and the buffers of both networks; searching them every step would be slow."""
+        networks = self.policy.q_net, self.policy.q_net_target
+        if self._listed is None or self._listed[0] != (*networks, self.policy.optimizer):
+            names = [dict(net.named_parameters()) for net in networks]
+            self._listed = (*networks, self.policy.optimizer), names, [list(net.buffers()) for net in networks]
+        return self._listed[1:]
 
     def _objective(self) -> Objective:
         online = self.policy.q_net
@@ -71,7 +81,7 @@ class Learner:
         loss, metrics = objective.loss(policy.q_net(batch.observations), target, batch.actions)
         policy.optimizer.zero_grad()
         loss.backward()
-        parameters = [p for p in policy.q_net.parameters() if p.grad is not None]
+        parameters = [p for p in self._lists()[0][0].values() if p.grad is not None]
         norm = get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
         if max_grad_norm is not None:
             clip_grads_with_norm_(parameters, max_grad_norm, norm, foreach=True)
@@ -83,7 +93,7 @@ class Learner:
             return self._give_up("batch normalisation is not supported", batch, max_grad_norm)
         # One graph for prediction, target, loss and gradient: in networks of this size, calls cost more than layers.
         self._graph = self._graph or compiled(_gradients)
-        parameters, targets = (dict(net.named_parameters()) for net in (policy.q_net, policy.q_net_target))
+        (parameters, targets), _ = self._lists()
         try:
             with torch.no_grad():
                 gradients, metrics = self._graph(
