@@ -67,7 +67,8 @@ def contestants() -> dict[str, Any]:
         "cramix QRDQN, 200 quantiles, compiled": ours(QRDQN, True, quantiles=200),
         "cramix GMDQN, 3 components, eager": ours(GMDQN, False),
         "cramix GMDQN, 3 components, compiled": ours(GMDQN, True),
-        "cramix GMDQN, 4 members (its default), compiled": ours(GMDQN, True, members=4),
+        "cramix GMDQN, 2 members (its default), eager": ours(GMDQN, False, members=2),
+        "cramix GMDQN, 2 members (its default), compiled": ours(GMDQN, True, members=2),
     }
 
 

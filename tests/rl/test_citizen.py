@@ -278,6 +278,7 @@ def test_load_as_rl_zoo_does(tmp_path):
     assert (again.learning_rate, again.lr_schedule(1.0), again.buffer_size) == (0.0, 0.0, 1)
     seen = np.random.default_rng(0).normal(size=(9, 2))
     np.testing.assert_array_equal(*(m.predict(seen, deterministic=True)[0] for m in (model, again)))
+    refuses(lambda: GMDQN.load(tmp_path / "agent", Steps(), force_reset=False), "force_reset", "False")
 
 
 def test_what_is_saved_can_be_chosen(tmp_path):

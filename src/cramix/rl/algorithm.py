@@ -551,10 +551,12 @@ class DistributionalDQN(OffPolicyAlgorithm):
             device: of the networks.
             custom_objects: further arguments; names that are none are ignored, as in Stable-Baselines3.
             print_system_info: whether to print versions.
-            force_reset: not used; environments are always reset.
+            force_reset: must be True: files hold no observations, so environments are reset.
             changes: arguments of the constructor to change; needed for classes and functions of your own, which files
                 do not hold.
         """
+        if not force_reset:
+            raise ValueError("force_reset must be True, because files hold no observations; got False.")
         if print_system_info:
             get_system_info()
         parameters = inspect.signature(cls).parameters
