@@ -63,10 +63,12 @@ class Learner:
     def _lists(self) -> tuple[list[Gradients], list[list[Tensor]]]:
         """Return the parameters by name and the buffers of both networks; searching them every step would be slow."""
         networks = self.policy.q_net, self.policy.q_net_target
-        if self._listed is None or self._listed[0] != (*networks, self.policy.optimizer):
+        key = (*networks, self.policy.optimizer)
+        if self._listed is None or self._listed[0] != key:
             names = [dict(net.named_parameters()) for net in networks]
-            self._listed = (*networks, self.policy.optimizer), names, [list(net.buffers()) for net in networks]
-        return self._listed[1:]
+            self._listed = key, names, [list(net.buffers()) for net in networks]
+        _, parameters, buffers = self._listed
+        return parameters, buffers
 
     def _objective(self) -> Objective:
         online = self.policy.q_net
