@@ -64,11 +64,11 @@ class Learner:
         """Return the parameters by name and the buffers of both networks; searching them every step would be slow."""
         networks = self.policy.q_net, self.policy.q_net_target
         key = (*networks, self.policy.optimizer)
-        if self._listed is None or self._listed[0] != key:
-            names = [dict(net.named_parameters()) for net in networks]
-            self._listed = key, names, [list(net.buffers()) for net in networks]
-        _, parameters, buffers = self._listed
-        return parameters, buffers
+        listed = self._listed
+        if listed is None or listed[0] != key:
+            names = [dict[str, Tensor](net.named_parameters()) for net in networks]
+            listed = self._listed = (key, names, [list(net.buffers()) for net in networks])
+        return listed[1], listed[2]
 
     def _objective(self) -> Objective:
         online = self.policy.q_net
