@@ -23,7 +23,9 @@ try:
     from sklearn.utils import check_random_state
     from sklearn.utils.validation import check_is_fitted
 except ImportError:
-    raise ImportError("MixtureBoostingRegressor needs scikit-learn >= 1.6. Use: pip install 'cramix[sklearn]'") from None
+    raise ImportError(
+        "MixtureBoostingRegressor needs scikit-learn >= 1.6. Use: pip install 'cramix[sklearn]'"
+    ) from None
 
 # Rows predicted at a time.
 _BLOCK = 1 << 14

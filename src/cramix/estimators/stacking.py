@@ -25,7 +25,9 @@ try:
     from sklearn.utils import _safe_indexing, check_random_state
     from sklearn.utils.validation import check_is_fitted
 except ImportError:
-    raise ImportError("MixtureStackingRegressor needs scikit-learn >= 1.6. Use: pip install 'cramix[sklearn]'") from None
+    raise ImportError(
+        "MixtureStackingRegressor needs scikit-learn >= 1.6. Use: pip install 'cramix[sklearn]'"
+    ) from None
 
 # With fewer rows none are held out, and all regressors have the same weight.
 _MIN_ROWS = 20
