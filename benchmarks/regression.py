@@ -128,8 +128,9 @@ def mean_and_error(values: list[float], digits: int) -> str:
     """Mean and standard error over splits."""
     if any(map(math.isnan, values)):
         return "none"
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return f"{statistics.mean(values):.{digits}f} ± {error:.{digits}f}"
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values) / math.sqrt(len(values)):.{digits}f}"
 
 
 def paired(a: list[float], b: list[float]) -> tuple[float, float]:
@@ -171,13 +172,15 @@ def report(rows: list[Row]) -> None:
 
 
 def ranks(scored: dict, tables: list[str], order: list[str]) -> list[str]:
-    """Mean rank of the CRPS over the tables that all of the listed methods were run on."""
+    """Mean rank of the CRPS over the tables that most methods were run on."""
+    most = max(len(scored[table]) for table in tables)
+    tables = [table for table in tables if len(scored[table]) == most]
     full = [name for name in order if all(name in scored[table] for table in tables)]
     means = {t: {name: statistics.mean(r.crps for r in scored[t][name].values()) for name in full} for t in tables}
     lines = [
         f"## Ranks over {len(tables)} tables",
         "",
-        "Among methods that were run on all tables. *Close* counts tables where the CRPS is the lowest, or no more "
+        f"{', '.join(tables)}. *Close* counts tables where the CRPS is the lowest, or no more "
         "than one standard error of the paired difference above it.",
         "",
         "| method | mean rank of CRPS | lowest | close | mean distance of coverage to 90 % |",

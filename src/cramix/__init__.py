@@ -8,7 +8,7 @@
 - Distances: `cramer_distance`, `sliced_cramer_distance` and others.
 - Data sets that are too large to hold: `SliceSketch`, `drift`.
 - Scores, one value per observation: `crps`, `energy_score`.
-- Networks and regressors: `MixtureHead`, `MixtureRegressor`, `MixtureBoostingRegressor`;
+- Networks and regressors: `MixtureHead`, `MixtureRegressor`, `MixtureBoostingRegressor`, `MixtureStackingRegressor`;
   `ConformalRegressor` for intervals with a guarantee.
 - Data of any size: `source` reads files, Arrow data, mapped arrays and batches in parts.
 - Files: `save`, `load`.
@@ -52,7 +52,13 @@ from cramix.mixture import Diagonal, Factor, Full, MultivariateNormalMixture, No
 from cramix.nn import MixtureHead, MixtureTensors
 
 if TYPE_CHECKING:
-    from cramix.estimators import ConformalRegressor, CramerMixture, MixtureBoostingRegressor, MixtureRegressor
+    from cramix.estimators import (
+        ConformalRegressor,
+        CramerMixture,
+        MixtureBoostingRegressor,
+        MixtureRegressor,
+        MixtureStackingRegressor,
+    )
     from cramix.fitting import ConvergenceWarning
 
 __version__ = "0.1.0"
@@ -105,7 +111,13 @@ __all__ = [
 ]
 
 if find_spec("sklearn"):
-    __all__ += ["ConformalRegressor", "CramerMixture", "MixtureBoostingRegressor", "MixtureRegressor"]
+    __all__ += [
+        "ConformalRegressor",
+        "CramerMixture",
+        "MixtureBoostingRegressor",
+        "MixtureRegressor",
+        "MixtureStackingRegressor",
+    ]
 
 
 def __getattr__(name: str) -> Any:
@@ -114,7 +126,13 @@ def __getattr__(name: str) -> Any:
         from cramix.fitting import ConvergenceWarning
 
         return ConvergenceWarning
-    if name in ("ConformalRegressor", "CramerMixture", "MixtureBoostingRegressor", "MixtureRegressor"):
+    if name in (
+        "ConformalRegressor",
+        "CramerMixture",
+        "MixtureBoostingRegressor",
+        "MixtureRegressor",
+        "MixtureStackingRegressor",
+    ):
         from cramix import estimators
 
         return getattr(estimators, name)

@@ -20,7 +20,7 @@ import torch
 
 from cramix.boosting import MixtureObjective, objective
 from cramix.estimators.trees import GrowthOptions, Trees, grow
-from cramix.fitting import ConvergenceWarning, fit
+from cramix.fitting import fit
 from cramix.mixture import NormalMixture
 
 # The losses of the two stages for each setting of the regressor.
@@ -132,6 +132,8 @@ def _with_prediction(x: np.ndarray, p: NormalMixture) -> np.ndarray:
 
 def _distribution(residuals: np.ndarray, weights: np.ndarray, n_components: int, seed: int) -> NormalMixture:
     """Return a mixture for all standardized residuals, by likelihood."""
+    from cramix.fitting import ConvergenceWarning  # needs scikit-learn
+
     generator = torch.Generator().manual_seed(seed)
     z, w = torch.from_numpy(residuals.clip(-_CUT, _CUT)), torch.from_numpy(weights)
     if len(z) > _MAX_RESIDUALS:

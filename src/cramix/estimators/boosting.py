@@ -7,11 +7,10 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from cramix.checks import check_choice, check_integer, check_number
 from cramix.estimators.boosted import STAGES, Rows, boost, disjoint_folds
-from cramix.estimators.features import read_features
+from cramix.estimators.features import ordered, read_features, read_targets
 from cramix.estimators.forecasts import Forecasts
 from cramix.estimators.inputs import Form, read_sample_weight
 from cramix.estimators.progress import progress_bar
@@ -22,9 +21,11 @@ from cramix.nn.initialization import weighted_moments
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
     from sklearn.utils import check_random_state
-    from sklearn.utils.validation import assert_all_finite, check_is_fitted, column_or_1d
+    from sklearn.utils.validation import check_is_fitted
 except ImportError:
-    raise ImportError("MixtureBoostingRegressor needs scikit-learn >= 1.6. Use: pip install 'cramix[trees]'") from None
+    raise ImportError(
+        "MixtureBoostingRegressor needs scikit-learn >= 1.6. Use: pip install 'cramix[sklearn]'"
+    ) from None
 
 # Rows predicted at a time.
 _BLOCK = 1 << 14
@@ -100,7 +101,7 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         """Fit to features `(n, f)` and targets `(n,)`, with weights `(n,)` of any positive sum."""
         self._check_settings()
         x, _, categories = read_features(self, X, None)
-        y = _read_targets(y, len(x))
+        y = read_targets(y, len(x))
         weights = read_sample_weight(sample_weight, torch.from_numpy(np.array(x))).numpy()
         x, y, weights = _distinct(x, y, weights)
         weights = weights / weights.mean()
@@ -159,24 +160,7 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         return tags
 
 
-def _read_targets(y: Any, n: int) -> np.ndarray:
-    """Return n targets in float64."""
-    if y is None:
-        raise ValueError("MixtureBoostingRegressor requires y to be passed, but the target y is None.")
-    y = np.array(column_or_1d(y.detach().cpu().numpy() if isinstance(y, Tensor) else y, warn=True), dtype=np.float64)
-    assert_all_finite(y, input_name="y")
-    if len(y) != n:
-        raise ValueError(f"X and y have inconsistent numbers of samples: [{n}, {len(y)}].")
-    return y
-
-
 def _distinct(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the rows of weight > 0 in ascending order, with equal ones merged and their weights added."""
-    rows = np.concatenate((y[:, None], x), 1)[weights > 0]
-    weights = weights[weights > 0]
-    order = np.lexsort(rows.T[::-1])
-    rows, weights = rows[order], weights[order]
-    before, after = rows[:-1], rows[1:]
-    new = np.r_[True, ~((before == after) | (np.isnan(before) & np.isnan(after))).all(1)]
-    first = np.flatnonzero(new)
-    return rows[first, 1:], rows[first, 0], np.add.reduceat(weights, first)
+    order, first = ordered(x, y, weights)
+    return x[order[first]], y[order[first]], np.add.reduceat(weights[order], first)

@@ -56,6 +56,33 @@ def read_features(
     return np.stack(columns, 1), Form(True, torch.float64, torch.device("cpu")), found
 
 
+def read_targets(y: Any, n: int) -> np.ndarray:
+    """Return n targets in float64."""
+    from sklearn.utils.validation import assert_all_finite, column_or_1d
+
+    if y is None:
+        raise ValueError("This regressor requires y to be passed, but the target y is None.")
+    y = np.array(column_or_1d(y.detach().cpu().numpy() if isinstance(y, Tensor) else y, warn=True), dtype=np.float64)
+    assert_all_finite(y, input_name="y")
+    if len(y) != n:
+        raise ValueError(f"X and y have inconsistent numbers of samples: [{n}, {len(y)}].")
+    return y
+
+
+def ordered(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of rows of weight > 0 in ascending order of y and x, and where in it each distinct row begins.
+
+    So nothing depends on the order of the rows, nor on whether a row occurs twice or has twice the weight. NaN equals
+    NaN.
+    """
+    present = np.flatnonzero(weights > 0)
+    rows = np.concatenate((y[present, None], x[present]), 1)
+    order = np.lexsort(rows.T[::-1])
+    before, after = rows[order[:-1]], rows[order[1:]]
+    same = ((before == after) | (np.isnan(before) & np.isnan(after))).all(1)
+    return present[order], np.flatnonzero(np.r_[True, ~same])
+
+
 def _numbers(column: Any, name: Any) -> np.ndarray | None:
     """Return a column as numbers, with NaN for missing values; None for text and categories."""
     kind = str(column.dtype).lower()

@@ -1,0 +1,125 @@
+"""`MixtureStackingRegressor`: the mixture of what several regressors predict, weighted by rows they have not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cramix.arrays import column_names
+from cramix.checks import check_number
+from cramix.estimators.boosting import MixtureBoostingRegressor
+from cramix.estimators.features import ordered, read_features, read_targets
+from cramix.estimators.forecasts import Forecasts
+from cramix.estimators.inputs import Form, read_sample_weight
+from cramix.estimators.pooling import pool_weights
+from cramix.estimators.regressor import MixtureRegressor
+from cramix.mixture import NormalMixture
+
+try:
+    from sklearn.base import BaseEstimator, RegressorMixin, clone
+    from sklearn.utils import _safe_indexing, check_random_state
+    from sklearn.utils.validation import check_is_fitted
+except ImportError:
+    raise ImportError(
+        "MixtureStackingRegressor needs scikit-learn >= 1.6. Use: pip install 'cramix[sklearn]'"
+    ) from None
+
+# With fewer rows none are held out, and all regressors have the same weight.
+_MIN_ROWS = 20
+
+
+@dataclass(eq=False, repr=False)  # estimators equal only themselves; scikit-learn prints them
+class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
+    """A regressor that predicts the mixture of what several regressors predict, by default trees and networks.
+
+    Their weights are those with the least CRPS of held-out rows, by regressors fitted to the other rows. Then all are
+    fitted again, to all rows. For one target. A row of weight 2 counts as two equal rows, if it does for all of them.
+
+    Args:
+        estimators: regressors with a method `predict_dist`; None for a `MixtureBoostingRegressor` and a
+            `MixtureRegressor`.
+        validation_fraction: fraction of the rows to hold out; none of fewer than 20 rows.
+        random_state: a seed or a `numpy.random.RandomState`, also for regressors that have none of their own.
+
+    Attributes:
+        estimators_: the fitted regressors.
+        weights_: their weights, `(j,)`.
+        n_features_in_, feature_names_in_: number and names of the features.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(-1, 1, (300, 2))
+        >>> y = X[:, 0] + 0.1 * rng.normal(size=300)
+        >>> trees, networks = MixtureBoostingRegressor(n_estimators=2), MixtureRegressor(n_estimators=2, max_iter=20)
+        >>> model = MixtureStackingRegressor([trees, networks], random_state=0).fit(X, y)
+        >>> model.predict([[0.5, 0.0]]).round(1), round(float(model.weights_.sum()), 6)
+        (array([0.5]), 1.0)
+    """
+
+    estimators: Sequence[Any] | None = None
+    _: KW_ONLY
+    validation_fraction: float = 0.2
+    random_state: Any = None
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit to features `(n, f)` and targets `(n,)`, with weights `(n,)` of any positive sum."""
+        check_number("validation_fraction", self.validation_fraction, positive=True)
+        if self.validation_fraction >= 1:
+            raise ValueError(f"validation_fraction must be < 1; got {self.validation_fraction!r}.")
+        x, _, _ = read_features(self, X, None)
+        targets = read_targets(y, len(x))
+        weights = read_sample_weight(sample_weight, torch.from_numpy(np.array(x))).numpy()
+        X = X if isinstance(X, Tensor) or column_names(X) is not None else x
+        rng = check_random_state(self.random_state)
+        regressors = [_seeded(regressor, rng) for regressor in self._regressors()]
+        self.estimators_ = [clone(regressor).fit(X, targets, weights) for regressor in regressors]
+        self.weights_ = np.full(len(regressors), 1 / len(regressors))
+        order, first = ordered(x, targets, weights)
+        if len(first) >= _MIN_ROWS and len(regressors) > 1:
+            n_held_out = max(1, int(self.validation_fraction * len(first)))
+            chosen = np.isin(np.arange(len(first)), rng.permutation(len(first))[:n_held_out])
+            is_held_out = np.repeat(chosen, np.diff(np.r_[first, len(order)]))
+            held_out, seen = order[is_held_out], order[~is_held_out]
+            predictions = [
+                clone(regressor)
+                .fit(_safe_indexing(X, seen), targets[seen], weights[seen])
+                .predict_dist(_safe_indexing(X, held_out))
+                .to(torch.float64)
+                for regressor in regressors
+            ]
+            y_held_out, w_held_out = (torch.from_numpy(part[held_out]) for part in (targets, weights))
+            self.weights_ = pool_weights(predictions, y_held_out, w_held_out).numpy()
+        self._target_shape = ()
+        return self
+
+    def _regressors(self) -> list[Any]:
+        if self.estimators is None:
+            return [MixtureBoostingRegressor(), MixtureRegressor()]
+        if not len(self.estimators):
+            raise ValueError("estimators must hold at least one regressor; got none.")
+        return list(self.estimators)
+
+    def _predict(self, X: Any) -> tuple[NormalMixture, Form]:
+        check_is_fitted(self)
+        used = [(w, e) for w, e in zip(self.weights_, self.estimators_, strict=True) if w > 0]
+        predictions = [regressor.predict_dist(X) for _, regressor in used]
+        first = predictions[0]
+        share = torch.tensor([w for w, _ in used], dtype=first.means.dtype, device=first.means.device)
+        p = NormalMixture.mix(predictions, share.expand(len(first.means), -1))
+        return p, Form(not isinstance(X, Tensor), first.means.dtype, first.means.device)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = all(r.__sklearn_tags__().input_tags.allow_nan for r in self._regressors())
+        return tags
+
+
+def _seeded(regressor: Any, rng: np.random.RandomState) -> Any:
+    """Return an unfitted copy of a regressor, with a seed if it has none."""
+    seed, copy = int(rng.randint(2**31 - 1)), clone(regressor)
+    return copy.set_params(random_state=seed) if copy.get_params().get("random_state", 0) is None else copy

@@ -1,0 +1,75 @@
+"""The mixture of several regressors: weights of the least CRPS on held-out rows, kinds of input, invalid settings."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from cramix import MixtureBoostingRegressor, MixtureRegressor, MixtureStackingRegressor, NormalMixture, crps
+from tests.refusals import refuses
+
+TREES = MixtureBoostingRegressor(n_estimators=2, n_jobs=1)
+NETWORKS = MixtureRegressor(n_estimators=2, hidden_layer_sizes=(32,), learning_rate=0.01, max_iter=60)
+
+
+def table(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (n, 3))
+    return X, np.sin(3 * X[:, 0]) + 0.5 * (X[:, 1] > 0) + (0.1 + 0.2 * (X[:, 2] > 0)) * rng.normal(size=n)
+
+
+def test_the_mixture_is_no_worse_than_its_parts() -> None:
+    X, y = table(500, 0)
+    fresh, observed = table(2000, 1)
+    model = MixtureStackingRegressor([TREES, NETWORKS], random_state=0).fit(X, y)
+    t = torch.from_numpy(observed)
+    parts = [regressor.predict_dist(fresh) for regressor in model.estimators_]
+    p = model.predict_dist(fresh)
+    torch.testing.assert_close(
+        p.cdf(t), sum(w * q.cdf(t) for w, q in zip(model.weights_, parts, strict=True)), rtol=1e-9, atol=1e-12
+    )
+    assert model.weights_.min() > 0
+    assert crps(p, t).mean() < 1.005 * min(crps(q, t).mean() for q in parts)
+    low, high = model.predict_interval(fresh).T
+    assert abs(((low <= observed) & (observed <= high)).mean() - 0.9) < 0.06
+
+
+def test_a_regressor_that_is_wrong_gets_no_weight() -> None:
+    class Wrong(MixtureBoostingRegressor):
+        def predict_dist(self, X: np.ndarray) -> NormalMixture:
+            return super().predict_dist(X).affine(100.0, 1.0)
+
+    X, y = table(200, 0)
+    model = MixtureStackingRegressor([TREES, Wrong(n_estimators=2, n_jobs=1)], random_state=0).fit(X, y)
+    np.testing.assert_array_equal(model.weights_, [1, 0])
+    np.testing.assert_allclose(model.predict(X), model.estimators_[0].predict(X))
+
+
+def test_data_frames_tensors_pickles_and_seeds() -> None:
+    X, y = table(100, 0)
+    model = MixtureStackingRegressor([TREES, NETWORKS], random_state=0)
+    expected = model.fit(X, y).predict_quantile(X)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_quantile(X), expected)
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    np.testing.assert_allclose(model.fit(frame, pd.Series(y)).predict_quantile(frame), expected)
+    assert list(model.feature_names_in_) == ["a", "b", "c"]
+    x = torch.from_numpy(X)
+    np.testing.assert_allclose(model.fit(x, torch.from_numpy(y)).predict_quantile(x), expected)
+    names = frame.assign(kind=np.where(y > 0, "high", "low"))
+    both = [TREES, MixtureBoostingRegressor(1, n_estimators=2, n_jobs=1)]
+    assert np.isfinite(MixtureStackingRegressor(both, random_state=0).fit(names, y).predict(names)).all()
+
+
+def test_few_rows_have_equal_weights() -> None:
+    X, y = table(12, 0)
+    np.testing.assert_array_equal(MixtureStackingRegressor([TREES, NETWORKS]).fit(X, y).weights_, [0.5, 0.5])
+
+
+@pytest.mark.parametrize(("settings", "got"), [({"estimators": []}, "none"), ({"validation_fraction": 1.0}, "1.0")])
+def test_bad_settings_are_refused(settings: dict, got: str) -> None:
+    X, y = table(30, 0)
+    refuses(lambda: MixtureStackingRegressor(**settings).fit(X, y), next(iter(settings)), got)
