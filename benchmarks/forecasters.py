@@ -2,7 +2,8 @@
 it. A method takes training rows, rows to predict and a seed, and returns a mixture for each row.
 
 LightGBMLSS 0.6.1 is not among them: with LightGBM 4.7 its mixtures diverged and its normals stopped after a few rounds,
-for reasons that we have not found, so its scores would not be fair. PGBM 2.3 was not run: its scikit-learn module does not import with NumPy 2.
+for reasons that we have not found, so its scores would not be fair. PGBM 2.3 was not run: its scikit-learn module does
+not import with NumPy 2.
 
 Quantile regressors return their quantiles as a sample of equally likely values: it has a CRPS, but no density.
 """
