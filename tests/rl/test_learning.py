@@ -59,17 +59,20 @@ def test_returns_that_are_known(algo):
 
 @pytest.mark.slow
 def test_balances_a_pole():
-    """Steps until it falls: 22 at random, 500 at best."""
-    model = GMDQN(
-        "MlpPolicy",
-        "CartPole-v1",
-        seed=0,
-        learning_rate=2e-3,
-        learning_starts=300,
-        train_freq=4,
-        exploration_fraction=0.4,
-        tau=0.02,
-        batch_size=64,
-        policy_kwargs={"net_arch": [64]},
-    ).learn(6000)
-    assert evaluate(model, "CartPole-v1", 5).mean() > 150
+    """Steps until it falls: 22 at random, 500 at best. Of three agents, the middle one counts."""
+    steps = []
+    for seed in range(3):
+        model = GMDQN(
+            "MlpPolicy",
+            "CartPole-v1",
+            seed=seed,
+            learning_rate=2e-3,
+            learning_starts=300,
+            train_freq=4,
+            exploration_fraction=0.4,
+            tau=0.02,
+            batch_size=64,
+            policy_kwargs={"net_arch": [64]},
+        ).learn(6000)
+        steps.append(evaluate(model, "CartPole-v1", 5).mean())
+    assert np.median(steps) > 150
