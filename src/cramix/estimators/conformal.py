@@ -45,7 +45,7 @@ _BISECTIONS = 60
 class ConformalRegressor(Forecasts, MetaEstimatorMixin, RegressorMixin, BaseEstimator):
     """A regressor whose intervals have finite-sample coverage, whatever the model and the data.
 
-    It fits a regressor to a part of the rows and scores its predictions on the rest. An interval of `coverage` 0.9 then
+    It fits a regressor to some of the rows and scores its predictions on the rest. An interval of `coverage` 0.9 then
     contains the target of a new row with probability at least 0.9, if the new row and the scored ones are exchangeable,
     such as independent draws from one distribution. With m scored rows and continuous targets the probability is also
     at most 0.9 + 1 / (m + 1). This holds on average over rows and over the draw of the data: not for each value of
