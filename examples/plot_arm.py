@@ -86,13 +86,13 @@ for i, one in enumerate(axes):
     one.plot(*between[i].T, color=ORANGE, lw=2.5, ls="--")
     one.plot(*targets[i], "o", color="black", ms=8)
     one.plot(0, 0, "s", color="0.5", ms=7)
-    one.set(aspect="equal", xlim=(-0.35, 1.6), ylim=(-1.2, 1.2))
+    one.set(aspect="equal", xlim=(-0.35, 1.9), ylim=(-1.2, 1.2))
     one.set_axis_off()
 figure.suptitle(
     f"Two ways to reach a point: samples miss by {sampled:.2f}, their mean by {mean:.2f}", x=0.02, ha="left"
 )
 axes[0].text(0.0, -0.16, "shoulder", color="0.4", ha="center")
-axes[0].text(*(targets[0] + torch.tensor([0.08, 0.05])), "target")
+axes[0].text(*(targets[0] + torch.tensor([0.1, -0.08])), "target")
 axes[2].text(0.3, -1.05, "40 samples of the mixture", color=BLUE)
 axes[2].text(0.3, -1.2, "mean of the mixture", color=ORANGE)
 plt.show()

@@ -49,7 +49,8 @@ print(f"bridge, simulated: mean {trips.mean():.1f}, CVaR {worst.mean():.1f}")
 print(f"bridge, exact:     mean {bridge.mean:.1f}, CVaR {bridge.cvar(0.1):.1f}")
 
 # %%
-# On the right, the CVaR of both actions for every level. At 1 it is the mean. Where the curves cross, the choice changes.
+# On the right, the CVaR of both actions for every level. At 1 it is the mean. Where the curves cross, the choice
+# changes.
 
 levels = torch.linspace(0.01, 1, 200)
 cvars = {"road": road.cvar(levels), "bridge": bridge.cvar(levels)}
@@ -72,13 +73,15 @@ left.set(xlabel="minutes to get home", yticks=[], xlim=(20, 175), ylim=(0, 2))
 left.spines["left"].set_visible(False)
 left.set_title("Better on average, worse when it goes wrong")
 
-for (name, values), colour in zip(cvars.items(), (BLUE, ORANGE), strict=True):
+for values, colour in zip(cvars.values(), (BLUE, ORANGE), strict=True):
     right.plot(levels, -values, color=colour, lw=2)
 right.text(0.12, 60, "road", color=BLUE)
 right.text(0.16, 122, "bridge", color=ORANGE)
 right.axvline(crossing, color="0.7", lw=1, ls=":")
 right.text(crossing - 0.02, 140, "take the road", ha="right", color="0.35")
 right.text(crossing + 0.02, 140, "take the bridge", color="0.35")
-right.set(xlabel="fraction of trips that count, the worst ones", ylabel="their mean (minutes)", xlim=(0, 1), ylim=(0, 160))
+right.set(
+    xlabel="fraction of trips that count, the worst ones", ylabel="their mean (minutes)", xlim=(0, 1), ylim=(0, 160)
+)
 right.set_title(f"Who looks only at the worst {crossing:.0%} takes the road")
 plt.show()

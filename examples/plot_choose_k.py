@@ -3,8 +3,8 @@ How many components?
 ====================
 
 Animals of two species and both sexes make four groups. They differ far more in size than in shape, so the groups are
-long, thin and nearly parallel. A criterion such as BIC can only choose well among good fits: with EM's it
-misses groups.
+long, thin and nearly parallel. A criterion such as BIC can only choose well among good fits: with EM's it misses
+groups.
 """
 
 import matplotlib.pyplot as plt
@@ -44,7 +44,8 @@ by_em = min(em, key=em.get)
 print(f"BIC chooses {choice.by_bic} of our fits and {by_em} of EM's")
 
 # %%
-# A lower BIC is better. From three components on, EM's fits are far above ours: none of ten starts led to a good optimum.
+# A lower BIC is better. From three components on, EM's fits are far above ours: none of ten starts led to a good
+# optimum.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
 for bic, chosen, colour, name in ((em, by_em, ORANGE, "EM, ten starts"), (choice.bic, choice.by_bic, BLUE, "cramix")):
@@ -57,7 +58,9 @@ left.set_title(f"BIC chooses {choice.by_bic} with cramix, {by_em} with EM. True:
 
 score = choice.held_out
 below = [score[k].mean - score[choice.by_held_out].mean for k in numbers]
-right.errorbar(list(numbers), below, [score[k].error_of_difference for k in numbers], color=GREEN, marker="o", capsize=3)
+right.errorbar(
+    list(numbers), below, [score[k].error_of_difference for k in numbers], color=GREEN, marker="o", capsize=3
+)
 right.plot(choice.by_held_out, 0, "o", ms=14, mfc="none", mec=GREEN, mew=2)
 right.set(xlabel="number of components", ylabel="held-out log likelihood,\nrelative to the choice (nats per row)")
 right.set_xticks(list(numbers))

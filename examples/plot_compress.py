@@ -62,5 +62,7 @@ for one, (name, density) in zip(axes.flat, densities.items(), strict=True):
     one.set(aspect="equal", xticks=[], yticks=[])
     one.spines[:].set_visible(False)
 figure.suptitle("Eight components look like a thousand kernels", x=0.02, ha="left")
-figure.supxlabel("off by: sliced Cramér distance, relative to the standard deviation of the data", fontsize=9, color="0.4")
+figure.supxlabel(
+    "off by: sliced Cramér distance, relative to the standard deviation of the data", fontsize=9, color="0.4"
+)
 plt.show()

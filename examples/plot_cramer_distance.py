@@ -29,15 +29,17 @@ loss = cramer_loss(p, q)
 print(f"closed form {loss:.8f}, on a grid {area:.8f}; the distance is its root, {cramer_distance(p, q):.4f}")
 
 # %%
-# Now one Gaussian with standard deviation 1, and one observation that moves away from it. For one observation the Cramér
-# loss is the CRPS. We need the derivative of each loss with respect to the mean of the Gaussian.
+# Now one Gaussian with standard deviation 1, and one observation that moves away from it. For one observation the
+# Cramér loss is the CRPS. We need the derivative of each loss with respect to the mean of the Gaussian.
 
 
 def gradients(error: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the size of both derivatives with respect to the mean, for observations at these distances from it."""
     means = torch.zeros(len(error), 1, dtype=torch.float64, requires_grad=True)
     normal = NormalMixture(torch.ones_like(means), means, torch.full_like(means, scale))
-    return tuple(torch.autograd.grad(f(normal, error, reduction="sum"), means)[0].abs() for f in (cramer_loss, nll_loss))
+    return tuple(
+        torch.autograd.grad(f(normal, error, reduction="sum"), means)[0].abs() for f in (cramer_loss, nll_loss)
+    )
 
 
 errors = torch.logspace(-1, 3, 60, dtype=torch.float64)
@@ -45,8 +47,8 @@ cramer, likelihood = gradients(errors, scale=1.0)
 print(f"at 1,000 standard deviations: {cramer[-1].item():.3f} by Cramér, {likelihood[-1].item():.0f} by the likelihood")
 
 # %%
-# The other way to infinity: an observation half a unit away, and a Gaussian that gets narrower, as where targets have no
-# noise.
+# The other way to infinity: an observation half a unit away, and a Gaussian that gets narrower, as where targets have
+# no noise.
 
 scales = torch.logspace(-3, 0.5, 60, dtype=torch.float64)
 narrow = [gradients(torch.tensor([0.5], dtype=torch.float64), scale) for scale in scales.tolist()]

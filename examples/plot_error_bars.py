@@ -55,7 +55,7 @@ print(behind)
 
 plain = fit(x, 2, generator=generator).mixture
 distances = {name: cramer_distance(p, truth).item() for name, p in (("plain", plain), ("behind", behind))}
-print(f"distance from the truth: {distances['plain']:.2f} km/s without the error bars, {distances['behind']:.2f} with them")
+print(f"distance from the truth: {distances['plain']:.2f} km/s without error bars, {distances['behind']:.2f} with them")
 
 # %%
 # The histogram hardly shows two groups.

@@ -2,9 +2,9 @@
 How sure is the forecast of the next solar cycle?
 =================================================
 
-Sunspots rise and fall in cycles of about eleven years, no two of them alike. A forecast should say how high the next one
-might get, and be right about it as often as it claims. ``MixtureRegressor`` predicts whole distributions; the last 58
-years check them.
+Sunspots rise and fall in cycles of about eleven years, no two of them alike. A forecast should say how high the next
+one might get, and be right about it as often as it claims. ``MixtureRegressor`` predicts whole distributions; the last
+58 years check them.
 """
 
 import matplotlib.pyplot as plt

@@ -30,10 +30,11 @@ for i, name in enumerate(episode.names):
     print(f"{name:12} return {mean:.0f}, 80 % between {low[i]:.0f} and {high[i]:.0f}, worst tenth {cvar:.0f}")
 
 # %%
-# Before the touchdown the agent expects the bonus for a landing, discounted. The distributions get narrower as less can
-# happen.
+# Returns count from the moment shown and are discounted, so they fall as points are collected on the way down.
 
 figure = episode_panels(episode.moments, episode.names, count=8, columns=4)
-figure.suptitle(f"A landing with a score of {episode.score:.0f}, and the returns that the agent expects", x=0.02, ha="left")
+figure.suptitle(
+    f"A landing with a score of {episode.score:.0f}, and the returns that the agent expects", x=0.02, ha="left"
+)
 plt.figure(figure)  # pyplot shows it
 plt.show()

@@ -3,8 +3,8 @@ Why did my mixture network learn nonsense?
 ==========================================
 
 The same network, data and seed, trained once by the likelihood and once by the Cramér loss. The targets lie on two
-branches that cross, and one target in a hundred is wrong by a factor of about a hundred. The likelihood's gradients jump
-whenever a batch has one of those; the Cramér loss has a bound on them.
+branches that cross, and one target in a hundred is wrong by a factor of about a hundred. The likelihood's gradients
+jump whenever a batch has one of those; the Cramér loss has a bound on them.
 """
 
 import matplotlib.pyplot as plt

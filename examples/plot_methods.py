@@ -2,8 +2,8 @@
 What does each method of fitting make of the same data?
 =======================================================
 
-``cramix.fit`` has nine methods: the default, EM, those of the paper, and others to compare with. Each gets 850 points on
-a ring, a line and a square, ten components and the same seed.
+``cramix.fit`` has nine methods: the default, EM, those of the paper, and others to compare with. Each gets 850 points
+on a ring, a line and a square, ten components and the same seed.
 """
 
 import warnings
@@ -22,9 +22,7 @@ warnings.simplefilter("ignore", cramix.ConvergenceWarning)  # some methods stop 
 # A method is a name, or an object with settings from ``cramix.fitting``.
 
 x = ring_line_square()
-results = {
-    name: cramix.fit(x, 10, method=name, generator=torch.Generator().manual_seed(0)) for name in METHODS
-}
+results = {name: cramix.fit(x, 10, method=name, generator=torch.Generator().manual_seed(0)) for name in METHODS}
 for name, result in results.items():
     distance = cramix.sliced_cramer_distance(result.mixture, x).item()
     print(f"{name:18} log likelihood {result.log_likelihood:.3f}, distance {distance:.4f}, {result.seconds:.1f} s")
@@ -32,7 +30,7 @@ for name, result in results.items():
 # %%
 # Gradient descent on the Cramér loss (``descent``) comes closest to the points in the distance that it minimises. The
 # others that follow the likelihood get stuck on the way, or stop at their last step. From this seed EM finds the best
-# optimum too; :ref:`other seeds <sphx_glr_auto_examples_plot_fit_2d.py>` are less lucky.
+# optimum too; :ref:`other seeds <sphx_glr_gallery_plot_fit_2d.py>` are less lucky.
 
 ranked = sorted(results.items(), key=lambda item: -item[1].log_likelihood)
 figure = panels(x, [(f"{name}: {result.log_likelihood:.3f}", result.mixture) for name, result in ranked])

@@ -65,7 +65,11 @@ titles = {
     "regression": f"Regression fills the gap between\nspecies, {distances['regression']:.2f} from the truth",
     "mixture": f"The mixture fills in what fits,\n{distances['mixture']:.2f} from the truth",
 }
-tables = (("what was lost", missing, "0.15"), ("regression", filled["regression"], ORANGE), ("mixture", filled["mixture"], BLUE))
+tables = (
+    ("what was lost", missing, "0.15"),
+    ("regression", filled["regression"], ORANGE),
+    ("mixture", filled["mixture"], BLUE),
+)
 for one, (name, table, colour) in zip(axes, tables, strict=True):
     one.scatter(*known.T, s=12, color="0.8", lw=0)
     one.scatter(*table.T, s=16, color=colour, lw=0, alpha=0.8)

@@ -2,9 +2,9 @@
 What do three absurd rows do to a fit?
 ======================================
 
-A sensor that reports 9999 instead of nothing, or a decimal point in the wrong place: a few such rows are in most tables.
-EM spends a component on them, and the clusters have to share the rest. ``CramerMixture`` leaves a few isolated, absurdly
-distant rows out, and tells you which.
+A sensor that reports 9999 instead of nothing, or a decimal point in the wrong place: a few such rows are in most
+tables. EM spends components on them, and the clusters have to share the rest. ``CramerMixture`` leaves a few isolated,
+absurdly distant rows out, and tells you which.
 """
 
 import warnings

@@ -60,7 +60,7 @@ for count in counts:
 # Each dot is an evaluation of the same loss.
 
 figure, axes = plt.subplots(figsize=(7.5, 4.4), layout="constrained")
-for i, (count, values) in enumerate(drawn.items()):
+for i, values in enumerate(drawn.values()):
     jitter = 0.5 * torch.rand(len(values), generator=generator) - 0.25
     shown = values / exact < 3.8  # a few evaluations with one slice are higher
     axes.scatter((i + jitter)[shown], (values / exact)[shown], s=10, color=ORANGE, alpha=0.5, lw=0)

@@ -36,7 +36,10 @@ def batch(t: int) -> np.ndarray:
 # %%
 # One estimator remembers everything, the other forgets: about the last ``1 / forgetting`` rows count, here 600.
 
-models = {"remembers": CramerMixture(3, random_state=0), "forgets": CramerMixture(3, forgetting=1 / 600, random_state=0)}
+models = {
+    "remembers": CramerMixture(3, random_state=0),
+    "forgets": CramerMixture(3, forgetting=1 / 600, random_state=0),
+}
 tracks = {name: [] for name in models}
 errors = {name: [] for name in models}
 for t in range(batches):
@@ -68,5 +71,7 @@ for name, colour in (("remembers", "0.5"), ("forgets", COLOURS[1])):
     right.plot(range(1, batches + 1), errors[name], color=colour, lw=2)
     right.text(batches + 1, errors[name][-1], name, color=colour, va="center")
 right.set(xlabel="batch", ylabel="distance of the means from the centres", ylim=(0, None), xlim=(0, 118))
-right.set_title(f"Off by {errors['forgets'][-1]:.2f} at the end, instead of {errors['remembers'][-1]:.2f} (clusters: ± 0.6)")
+right.set_title(
+    f"Off by {errors['forgets'][-1]:.2f} at the end, instead of {errors['remembers'][-1]:.2f} (clusters: ± 0.6)"
+)
 plt.show()
