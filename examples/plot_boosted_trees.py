@@ -78,7 +78,9 @@ near = (X_new["distance"] - 6).abs() < 1
 for one, district, colour in zip(axes, ("centre", "harbour"), (BLUE, ORANGE), strict=False):
     day = model.predict_dist(pd.DataFrame({"hour": hours, "distance": 6.0, "district": district}))
     density = day.log_prob(minutes.unsqueeze(-1)).exp()  # (250, 160)
-    one.pcolormesh(hours, minutes, density.sqrt(), cmap="Greys", vmax=0.55, shading="nearest", rasterized=True)
+    one.pcolormesh(
+        hours, minutes.numpy(), density.sqrt().numpy(), cmap="Greys", vmax=0.55, shading="nearest", rasterized=True
+    )
     dots = near & (X_new["district"] == district)
     one.scatter(X_new["hour"][dots], y_new[dots], s=6, color=colour, alpha=0.5, lw=0)
     one.set(xlabel="hour of the day", ylabel="minutes to deliver", xlim=(5, 21), ylim=(8, 85))

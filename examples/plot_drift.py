@@ -54,7 +54,7 @@ for name, distance, p_value, shift in zip(
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
 alarm = found.column_p_values < 0.01
-left.barh(columns, found.columns, color=[ORANGE if bad else "0.75" for bad in alarm])
+left.barh(columns, found.columns.numpy(), color=[ORANGE if bad else "0.75" for bad in alarm])
 for i, (distance, p_value) in enumerate(zip(found.columns.tolist(), found.column_p_values.tolist(), strict=True)):
     left.text(distance + 0.002, i, f"p = {p_value:.4f}" if p_value < 0.01 else f"p = {p_value:.2f}", va="center")
 left.invert_yaxis()

@@ -77,7 +77,16 @@ values = torch.linspace(-1.6, 1.6, 240)
 for one, (name, p), colour in zip(axes, predictions.items(), (ORANGE, BLUE), strict=False):
     density = p.log_prob(values.unsqueeze(-1)).exp()  # (240, 201)
     shade = (density / truth.log_prob(values.unsqueeze(-1)).exp().max()).clamp(max=1).sqrt()
-    one.pcolormesh(inputs[:, 0], values, shade, cmap="Greys", vmin=0, vmax=1.2, shading="nearest", rasterized=True)
+    one.pcolormesh(
+        inputs[:, 0].numpy(),
+        values.numpy(),
+        shade.numpy(),
+        cmap="Greys",
+        vmin=0,
+        vmax=1.2,
+        shading="nearest",
+        rasterized=True,
+    )
     one.scatter(x[:, 0], y, s=3, color=colour, alpha=0.35, lw=0)
     one.set(xlabel="x", ylabel="y", xlim=(-1, 1), ylim=(-1.6, 1.6))
     one.set_title(f"{name}: error {errors[name]:.2f}", color=colour)

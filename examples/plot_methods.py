@@ -23,6 +23,10 @@ warnings.simplefilter("ignore", cramix.ConvergenceWarning)  # some methods stop 
 
 x = ring_line_square()
 results = {name: cramix.fit(x, 10, method=name, generator=torch.Generator().manual_seed(0)) for name in METHODS}
+
+# %%
+# The mean log likelihood, the sliced Cramér distance from the points, and the time:
+
 for name, result in results.items():
     distance = cramix.sliced_cramer_distance(result.mixture, x).item()
     print(f"{name:18} log likelihood {result.log_likelihood:.3f}, distance {distance:.4f}, {result.seconds:.1f} s")

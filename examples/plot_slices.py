@@ -46,12 +46,12 @@ exact, milliseconds = timed()
 print(f"all directions: {exact:.6f} in {milliseconds:.1f} ms")
 
 # %%
-# Random slices, 200 times for each number of them. Doubling the precision takes four times as many slices.
+# Random slices, 100 times for each number of them. Doubling the precision takes four times as many slices.
 
 counts = [1, 4, 16, 64, 256, 1024]
 drawn = {}
 for count in counts:
-    chosen = [directions.random(count, dim, generator=generator, dtype=torch.float64) for _ in range(200)]
+    chosen = [directions.random(count, dim, generator=generator, dtype=torch.float64) for _ in range(100)]
     drawn[count] = torch.tensor([sliced_cramer_loss(p, q, directions=each).item() for each in chosen])
     spread = drawn[count].std().item() / exact
     print(f"{count:4} slices: off by {spread:.0%} in {timed(directions=chosen[0])[1]:.1f} ms")
