@@ -37,13 +37,13 @@ def deliveries(n: int) -> tuple[pd.DataFrame, np.ndarray]:
     return pd.DataFrame({"hour": hour, "distance": distance, "district": district}), minutes
 
 
-X, y = deliveries(3000)
+X, y = deliveries(4000)
 X_new, y_new = deliveries(4000)
 
 # %%
 # No preparation of the columns is needed.
 
-model = MixtureBoostingRegressor(n_estimators=3, n_jobs=1, random_state=0).fit(X, y)
+model = MixtureBoostingRegressor(n_estimators=5, n_jobs=1, random_state=0).fit(X, y)
 
 # %%
 # The CRPS of new rows, in minutes, against one distribution for all parcels, and the coverage of intervals.
@@ -91,5 +91,5 @@ for (name, values), colour, at in zip(covered.items(), (BLUE, ORANGE), ((0.12, 0
     axes[2].plot(levels, values, color=colour, lw=2)
     axes[2].text(*at, name, color=colour)
 axes[2].set(xlabel="probability of the interval", ylabel="new parcels inside", aspect="equal", xlim=(0, 1), ylim=(0, 1))
-axes[2].set_title(f"90 % intervals hold {inside:.0%}, at the bridge {covered['bridge'][90]:.0%}", fontsize=11)
+axes[2].set_title(f"90 % hold {inside:.0%}, at the bridge {covered['bridge'][90]:.0%}")
 plt.show()

@@ -35,13 +35,15 @@ q = MultivariateNormalMixture(weights, means + torch.eye(dim, dtype=torch.float6
 
 
 def timed(**options: object) -> tuple[float, float]:
-    """Return the loss and the milliseconds it takes."""
-    started = time.perf_counter()
-    loss = sliced_cramer_loss(p, q, **options).item()
-    return loss, 1e3 * (time.perf_counter() - started)
+    """Return the loss, and the milliseconds it takes at best of five."""
+    times = []
+    for _ in range(5):
+        started = time.perf_counter()
+        loss = sliced_cramer_loss(p, q, **options).item()
+        times.append(1e3 * (time.perf_counter() - started))
+    return loss, min(times)
 
 
-timed()  # the first call also loads what it needs
 exact, milliseconds = timed()
 print(f"all directions: {exact:.6f} in {milliseconds:.1f} ms")
 
@@ -68,6 +70,6 @@ for i, values in enumerate(drawn.values()):
 axes.axhline(1, color=BLUE, lw=2)
 axes.text(len(counts) - 0.4, 1, " all\n directions", color=BLUE, va="center")
 axes.set_xticks(range(len(counts)), [str(count) for count in counts])
-axes.set(xlabel="number of random slices", ylabel="loss, relative to the exact one", ylim=(0, 4.2), xlim=(-0.5, 6.3))
+axes.set(xlabel="number of random slices", ylabel="loss, relative to the exact one", ylim=(0, 4.2), xlim=(-0.5, 6.6))
 axes.set_title(f"1024 slices are still off by {drawn[1024].std().item() / exact:.1%}; the exact loss needs none")
 plt.show()
