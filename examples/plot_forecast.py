@@ -68,12 +68,12 @@ print(f"CRPS {score:.1f}, of the past {past:.1f}; {inside:.0%} in the 80 % inter
 
 last = int(np.flatnonzero(year == 1997)[0])
 rows, mean = features(last)
-ahead = torch.tensor(year[last + 1 : last + 1 + HORIZON], dtype=torch.float64)
+ahead = year[last + 1 : last + 1 + HORIZON]
 shown = slice(last - 33, last + 1 + HORIZON)
 figure = fan_chart(
     ahead,
     model.predict_dist(rows).affine(0.0, mean),
-    (torch.tensor(year[shown]), torch.tensor(spots[shown])),
+    (year[shown], spots[shown]),
     names=("year", "sunspots"),
 )
 axes = figure.axes[0]
