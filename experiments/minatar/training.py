@@ -107,9 +107,8 @@ class _Training:
         self.path = None if state is None else Path(state) / f"{job.name}.pt"
         progress = Progress() if self.path is None else checkpoint.restore(self.path, population)
         self.seconds, self.curve = progress.seconds, [Point(*row) for row in progress.curve]
-        self.runs = [
-            (job.labels.get(v.algorithm, v.algorithm), v.learning_rate, game, i) for v, game, i in job.plan.runs
-        ]
+        labels = job.labels or {}
+        self.runs = [(labels.get(v.algorithm, v.algorithm), v.learning_rate, game, i) for v, game, i in job.plan.runs]
         s = job.plan.settings
         self._interval = max(1, s.steps // POINTS // s.envs) * s.envs
         self._stream = None
