@@ -27,6 +27,7 @@ from cramix.rl import DoubleDQN, calibrate, evaluate_calibration
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.environments import make_training_env
 from cramix.rl.evaluation import evaluate
+from cramix.rl.folder import read_json, slug, write_json
 from cramix.rl.learner import can_compile
 from cramix.rl.training import Run
 from experiments import risk
@@ -47,8 +48,8 @@ _SEED = 60_000_000
 _CALIBRATION_EPISODES = 800
 # Seconds before the time limit at which runs stop learning, to be evaluated as they are.
 _RESERVE = 40.0
-# Seconds by which runs with wind may start later than the first one, and take longer.
-_SLACK = 80.0
+# Seconds by which runs with wind may start later than the first one, and their longer evaluations may take more.
+_SLACK = 130.0
 # First guesses of the seconds of a step, of what comes before and after the steps, and of a job of `experiments.risk`.
 _PER_STEP, _OVERHEAD, _SHORT = 0.0022, 110.0, 60.0
 _FIELDS = (
@@ -112,6 +113,7 @@ def main(
     for name, result in run_queue(_work, queue.choose, workers, 60 * minutes):
         queue.finish(name, result)
     left = ", ".join(queue.running) or "none"
+    queue.finish_evaluations()
     print(f"{len(queue.durations)} jobs finished in {queue.elapsed:.0f} s; stopped: {left}.", flush=True)
 
 
@@ -166,7 +168,7 @@ class _Queue:
             if self.elapsed + self._estimate(job) < self.seconds:
                 del self.waiting[name]
                 self.running[name] = self.elapsed
-                return name, (job, self.until, self.episodes)
+                return name, (job, self.until, self.episodes, self._trained(name))
         return None
 
     def _affordable(self, most: int) -> int:
@@ -179,6 +181,17 @@ class _Queue:
         if isinstance(job, tuple):
             return max(self.short, default=_SHORT)
         return max(self.overhead, default=_OVERHEAD) + job.steps * max(self.per_step, default=_PER_STEP)
+
+    def _trained(self, name: str) -> Path:
+        """Return the file of an agent that is trained, until all of its evaluations are done."""
+        return self.out / f"{slug(name)}.trained.zip"
+
+    def finish_evaluations(self) -> None:
+        """Keep the agents of jobs that the time limit has stopped after training."""
+        for name in list(self.running):
+            if (path := self._trained(name)).exists():
+                rows = read_json(path.with_suffix(".json"))
+                self.finish(name, (rows, path.read_bytes()))
 
     def finish(self, name: str, result: Any) -> None:
         """Write the result of a job."""
@@ -201,6 +214,8 @@ class _Queue:
         with zipfile.ZipFile(self.out / "agents.zip", "a") as archive:
             archive.writestr(f"{rows[0]['env'].rpartition('/')[2]}-{rows[0]['name']}-{rows[0]['seed']}.zip", agent)
         _append(self.out / "landings.csv", _FIELDS, rows)
+        for path in (self._trained(name), self._trained(name).with_suffix(".json")):
+            path.unlink(missing_ok=True)
 
 
 def _done(out: Path) -> set[str]:
@@ -237,14 +252,21 @@ def _summary(result: Any) -> str:
     return ", ".join(f"{row['agent'] if 'agent' in row else row['acts']} {row['mean']:.1f}" for row in rows)
 
 
-def _work(job: Run | tuple, until: float, episodes: int) -> Any:
+def _work(job: Run | tuple, until: float, episodes: int, trained: Path) -> Any:
     """Return the rows of `experiments.risk`, or the rows of a run and the file of its agent."""
     torch.set_num_threads(1)
-    return risk.train_and_play(*job) if isinstance(job, tuple) else _land(job, until, episodes)
+    return risk.train_and_play(*job) if isinstance(job, tuple) else _land(job, until, episodes, trained)
 
 
-def _land(run: Run, until: float, episodes: int) -> tuple[list[dict[str, Any]], bytes]:
-    """Train, calibrate and evaluate an agent. If the time is up first, it is evaluated as it is."""
+def _land(run: Run, until: float, episodes: int, trained: Path) -> tuple[list[dict[str, Any]], bytes]:
+    """Train, calibrate and evaluate an agent. If the time is up first, it is evaluated as it is.
+
+    Args:
+        run: what to train.
+        until: time of the wall clock at which training stops.
+        episodes: of each evaluation.
+        trained: file for the agent and, with another suffix, its first row, before it is calibrated.
+    """
     begun = time.monotonic()
     env = make_training_env(run.env)
     model = run.algorithm()("MlpPolicy", env, seed=run.seed, device="cpu", **run.settings)
@@ -262,6 +284,9 @@ def _land(run: Run, until: float, episodes: int) -> tuple[list[dict[str, Any]], 
         "compiled": model.learner.compiled,
     }
     rows = [_row(model, run.env, own, episodes)]
+    model.save(trained, acting_only=True)
+    seconds = time.monotonic() - begun
+    write_json(trained.with_suffix(".json"), [{**common, **rows[0], "seconds": seconds}])
     if model.num_timesteps >= run.steps and not isinstance(model, DoubleDQN):
         others = [x for x in RISKS[run.env] if x != own]
         if run.env == WINDY:
@@ -288,7 +313,7 @@ def _row(model: DistributionalDQN, env: str, acts: str, episodes: int) -> dict[s
         "acts": acts,
         **figures(returns),
         **found,
-        "returns": returns,
+        "returns": returns.tolist(),
     }
 
 
