@@ -98,6 +98,8 @@ def landings_by_risk(rows: list[Row]) -> list[str]:
     lines = ["| acts by | mean return | failures, % | most failures of a seed, % |", "|---" * 4 + "|"]
     for acts in dict.fromkeys(row["acts"] for row in rows):
         own = chosen(rows, "gmdqn", "True", acts)
+        if not own:
+            continue
         means, worst = np.array([float(row["mean"]) for row in own]), max(float(row["failures"]) for row in own)
         lines.append(f"| {acts} | {_text(mean_interval(means), 1)} | {_percent(own)} | {100 * worst:.0f} |")
     return lines
