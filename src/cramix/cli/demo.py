@@ -15,10 +15,13 @@ from cramix.cli.report import console, working
 from cramix.plot import require_matplotlib
 
 
-def demo(out: Annotated[Path, typer.Option(help="Write the picture to this file, png.")] = Path("demo.png")) -> None:
-    """Show what cramix does: find groups that EM misses, and compare all methods; prints tables, draws a picture."""
-    check_output(out, [".png"])
-    require_matplotlib()
+def demo(
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Draw a picture of all fits: png.")] = None,
+) -> None:
+    """Show what cramix does: find groups that EM misses, and compare all methods, in two tables."""
+    if out is not None:
+        check_output(out, [".png"])
+        require_matplotlib()
     with working("Fitting four groups of measurements") as update:
         recoveries = job.recover_groups(update)
     with working(f"Fitting {job.COMPONENTS} components to a ring, a line and a square") as update:
@@ -33,6 +36,7 @@ def demo(out: Annotated[Path, typer.Option(help="Write the picture to this file,
     for row in contest.rows():
         table.add_row(*row)
     screen.print(table)
-    with replacing(out) as file:
-        job.picture(recoveries, contest).savefig(file, format="png", dpi=120)
-    screen.print(f"Picture: {out}")
+    if out is not None:
+        with replacing(out) as file:
+            job.picture(recoveries, contest).savefig(file, format="png", dpi=120)
+        screen.print(f"Picture: {out}")
