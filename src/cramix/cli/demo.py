@@ -11,7 +11,7 @@ from rich.table import Table
 from cramix import demo as job
 from cramix.atomic import replacing
 from cramix.cli.refusal import check_output
-from cramix.cli.report import console, working
+from cramix.cli.report import print_tables, working
 from cramix.plot import require_matplotlib
 
 
@@ -26,17 +26,15 @@ def demo(
         recoveries = job.recover_groups(update)
     with working(f"Fitting {job.COMPONENTS} components to a ring, a line and a square") as update:
         contest = job.compare_methods(update)
-    screen = console()
     title = f"Four groups in five dimensions, {len(job.SEEDS)} seeds"
-    table = Table("method", "adjusted Rand index", "mean log likelihood", "seconds", title=title)
+    groups = Table("method", "adjusted Rand index", "mean log likelihood", "seconds", title=title)
     for recovery in recoveries:
-        table.add_row(*recovery.row())
-    screen.print(table)
-    table = Table("method", "mean log likelihood", "distance C2", "seconds", title="A ring, a line and a square")
+        groups.add_row(*recovery.row())
+    methods = Table("method", "mean log likelihood", "distance C2", "seconds", title="A ring, a line and a square")
     for row in contest.rows():
-        table.add_row(*row)
-    screen.print(table)
+        methods.add_row(*row)
+    print_tables([groups, methods])
     if out is not None:
         with replacing(out) as file:
             job.picture(recoveries, contest).savefig(file, format="png", dpi=120)
-        screen.print(f"Picture: {out}")
+        print_tables([f"Picture: {out}"])
