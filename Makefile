@@ -6,7 +6,7 @@ UCI ?= UCI_Datasets
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test slow lint bench docs reproduce clean
+.PHONY: demo test slow browser lint bench docs reproduce clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml constraints.txt
@@ -22,7 +22,10 @@ demo: $(STAMP)  ## groups that EM misses and the fits of every method: tables an
 test: $(STAMP)  ## all tests but the slow ones, with the examples in docstrings and pages
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-slow: $(STAMP)  ## the slow tests
+browser:  ## Chromium for the tests of pages, from Debian's packages unless it is there
+	@command -v chromium chromium-browser google-chrome >/dev/null || (apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
+
+slow: $(STAMP) browser  ## the slow tests
 	$(BIN)/python -m pytest -n 2 -m slow
 
 lint: $(STAMP)  ## style, types, layers
