@@ -371,7 +371,7 @@ class DistributionalDQN(OffPolicyAlgorithm):
         name = tb_log_name or type(self).__name__
         if progress_bar and in_notebook():
             callback, progress_bar = with_bar(callback), False
-        return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)  # type: ignore
+        return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)  # type: ignore[arg-type]
 
     def is_worth_compiling(self, steps: int) -> bool:
         """Whether compiling the update saves time in a number of environment steps, and is possible."""
