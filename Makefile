@@ -28,11 +28,12 @@ browser:  ## Chromium for the tests of pages, from Debian's packages unless it i
 slow: $(STAMP) browser  ## the slow tests
 	$(BIN)/python -m pytest -n 2 -m slow
 
-lint: $(STAMP)  ## style, types, layers
+lint: $(STAMP)  ## style, types, layers, workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/zizmor --offline --quiet .github
 
 package:  ## the sdist and the wheel in dist/, checked, and installed in an empty environment
 	rm -rf dist .package
