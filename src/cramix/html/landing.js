@@ -45,7 +45,7 @@ function isAllowed(moment, action) { return data.allowed[moment]?.[action] ?? tr
 function bestAction(moment) {
   const each = names.map((_, i) => isAllowed(moment, i) ? values(moment, i) : -Infinity), best = Math.max(...each);
   const chosen = data.actions[moment];
-  return each[chosen] >= best - 1e-6 * (view[1] - view[0]) ? chosen : each.indexOf(best);
+  return each[chosen] >= best - 1e-6 * (height[1] - height[0]) ? chosen : each.indexOf(best);
 }
 
 function sorted(x) { return Float64Array.from(x).sort(); }
@@ -59,15 +59,28 @@ function limitsOf(lows, highs) {
 
 const moments = Array.from({ length: end }, (_, i) => i);
 const known = data.realised.slice(0, end).filter(x => x !== null);
-const extent = moments.map(t => names.map((_, a) => [mean(mixture(t, a)), deviation(mixture(t, a))]));
-const view = limitsOf([...extent.map(x => Math.min(...x.map(([m, s]) => m - 2.6 * s))), ...known],
-  [...extent.map(x => Math.max(...x.map(([m, s]) => m + 2.6 * s))), ...known]);
+// What the rows of each moment need to show; the axis moves along, and is wider than usual only where it must be.
+const extent = moments.map(t => {
+  const each = names.map((_, a) => [mean(mixture(t, a)), 2.8 * deviation(mixture(t, a))]);
+  const realised = data.realised[t] ?? each[0][0];
+  return [Math.min(realised, ...each.map(([m, s]) => m - s)), Math.max(realised, ...each.map(([m, s]) => m + s))];
+});
+const usual = sorted(extent.map(([low, high]) => high - low))[Math.floor(0.75 * end)] || 1;
+function viewOf(moment) {
+  const [low, high] = extent[Math.min(moment, end - 1)], half = 0.53 * Math.max(usual, high - low);
+  return [(low + high) / 2 - half, (low + high) / 2 + half];
+}
 const band = moments.map(t => summary(t, data.actions[t]));
 const height = limitsOf([...band.map(x => x.low), ...known], [...band.map(x => x.high), ...known]);
 const inside = moments.filter(t => data.realised[t] >= band[t].low && data.realised[t] <= band[t].high && data.realised[t] !== null);
-const decimals = Math.min(6, Math.max(0, 3 - Math.floor(Math.log10(view[1] - view[0]))));
+const decimals = Math.min(6, Math.max(0, 3 - Math.floor(Math.log10(height[1] - height[0]))));
 
-function number(x) { return x === null ? "–" : x.toFixed(decimals).replace("-", "−"); }
+/** A number as text: with a minus sign that is as wide as a plus, and none before a zero. */
+function signed(text) { return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−"); }
+
+function number(x) { return x === null ? "–" : signed(x.toFixed(decimals)); }
+
+function score(x) { return signed(String(Number(x.toFixed(2)))); }
 
 function ticks([low, high], count) {
   const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
@@ -94,7 +107,7 @@ function curves(moment, x) {
 }
 
 function drawReturns() {
-  const canvas = $("returns"), row = names.length <= 4 ? 64 : names.length <= 8 ? 48 : 36, moment = state.now;
+  const canvas = $("returns"), row = names.length <= 4 ? 64 : names.length <= 8 ? 48 : 36, moment = state.now, view = viewOf(moment);
   canvas.style.height = `${names.length * row + 36}px`;
   const { context: c, width } = prepare(canvas), bottom = names.length * row + 4;
   c.font = font(13, 600);
@@ -107,7 +120,7 @@ function drawReturns() {
   c.strokeStyle = c.fillStyle = colour("--quiet");
   c.font = font(11);
   c.textAlign = "center";
-  for (const tick of ticks(view, Math.max(2, (width - left) / 90))) {
+  for (const tick of ticks(view, Math.max(2, (width - left) / 80))) {
     c.globalAlpha = 0.25;
     line(c, place(tick), 4, place(tick), bottom, 1);
     c.globalAlpha = 1;
@@ -198,7 +211,7 @@ function drawPlot() {
   const across = i => margin + i / end * (width - 2 * margin);
   const place = y => bottom - (Math.min(height[1], Math.max(height[0], y)) - height[0]) / (height[1] - height[0]) * (bottom - top);
   c.font = font(11);
-  for (const tick of ticks(height, 3)) {
+  for (const tick of ticks(height, 4)) {
     c.strokeStyle = colour("--line");
     line(c, margin, place(tick), width - margin, place(tick), 1);
     c.fillStyle = colour("--quiet");
@@ -238,7 +251,7 @@ function showChoice() {
   const moment = state.now, chosen = data.actions[moment];
   if (moment === end) {
     const share = known.length ? ` The 80 % band held the realised return at ${Math.round(100 * inside.length / known.length)} % of the moments.` : "";
-    return $("choice").replaceChildren(`The episode is over: ${data.steps[end]} steps, score ${number(data.scores[end])}.${share}`);
+    return $("choice").replaceChildren(`The episode is over: ${data.steps[end]} steps, score ${score(data.scores[end])}.${share}`);
   }
   const best = bestAction(moment), same = best === chosen;
   $("choice").replaceChildren("The agent chose ", element("b", names[chosen], "agent"), `; by ${spec()} it would ${same ? "also " : ""}choose `,
@@ -267,13 +280,13 @@ function show() {
   $("frame").src = "data:image/webp;base64," + data.frames[Math.floor(moment / data.share)];
   $("frame").alt = `${data.title} at step ${step}`;
   $("step").textContent = `${step} of ${data.steps[end]}`;
-  $("score").textContent = number(data.scores[moment]);
+  $("score").textContent = score(data.scores[moment]);
   $("realised").textContent = number(realised);
   const share = moment === end || realised === null ? null : 100 * cdf(mixture(moment, data.actions[moment]), realised);
-  $("percentile").textContent = share === null ? "" : `above ${Math.round(share)} % of the prediction`;
+  $("percentile").textContent = share === null ? "" : `higher than ${Math.round(share)} % of the predicted returns`;
   const action = moment === end ? "end" : names[data.actions[moment]];
   $("time").value = moment;
-  $("time").setAttribute("aria-valuetext", `step ${step} of ${data.steps[end]}, score ${number(data.scores[moment])}, ${action}`);
+  $("time").setAttribute("aria-valuetext", `step ${step} of ${data.steps[end]}, score ${score(data.scores[moment])}, ${action}`);
   showChoice();
   showNumbers();
   drawReturns();
@@ -294,7 +307,8 @@ function scan() {
     }
     if (state.differs.length < end) return void setTimeout(some);
     const count = state.differs.filter(Boolean).length;
-    $("difference").textContent = `In this episode, ${spec()} would choose differently at ${count} of ${end} moments.`;
+    $("difference").textContent = count ? `In this episode, ${spec()} would choose differently at ${count} of ${end} moments.`
+      : `In this episode, ${spec()} would choose as the agent did at all ${end} moments.`;
     $("next").disabled = !count;
     drawPlot();
   })();
@@ -359,16 +373,15 @@ function onPointer(event) {
 
 function describe() {
   $("title").textContent = data.title;
-  $("about").textContent = [data.about, `score ${number(data.scores[end])} in ${data.steps[end]} steps`,
+  $("about").textContent = [data.about, `score ${score(data.scores[end])} in ${data.steps[end]} steps`,
     `acts by ${data.risk ?? "a risk measure of its own"}`].filter(Boolean).join(" · ");
   $("cvar-head").textContent = `CVaR ${format(tail, 3)}`;
-  $("frame").width = data.width;
-  $("frame").height = data.height;
+  $("frame").style.setProperty("--ratio", data.width / data.height);
   $("frame").classList.toggle("small", data.width < 300);
   $("plot").setAttribute("aria-label", `Predicted mean and 80 % band of the return from each moment on, and the realised return` +
     (known.length ? `, which is inside the band at ${Math.round(100 * inside.length / known.length)} % of the moments` : ""));
   const stride = data.steps[1] - data.steps[0], notes = [
-    `Returns are discounted: a reward k steps later counts ${format(data.gamma)}^k.`,
+    `Returns are discounted: each step of delay multiplies a reward by ${format(data.gamma)}.`,
     "The realised return is the discounted sum of the rewards that followed, and belongs to the chosen action.",
     "CVaR is the mean of the worst fraction of returns." + (hasAtoms ? " Curves are distribution functions, because these predictions have atoms." : ""),
   ];

@@ -98,7 +98,7 @@ def _encode(frames: Sequence[np.ndarray]) -> tuple[list[str], int]:
 
 
 def _pack(mixtures: Sequence[Any]) -> dict[str, Any]:
-    """Return the parameters of mixtures `(actions, k)` as float32 in base64; those that never change are stored once."""
+    """Return parameters of mixtures `(actions, k)` as float32 in base64; what never changes is stored once."""
     parts = {}
     for name in ("weights", "means", "scales"):
         values: list[Tensor] = [getattr(p, name).detach().expand(p.means.shape).cpu() for p in mixtures]

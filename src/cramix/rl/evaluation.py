@@ -102,7 +102,8 @@ class Moment(NamedTuple):
         action: index of the action; None at the end.
         score: sum of the rewards before the step.
         allowed: which actions the action mask allows, `(actions)`; None is all of them.
-        realised: the return that followed, discounted as the agent does; None if the episode was truncated too soon.
+        realised: the return that followed, of rewards as in training, discounted; None if too much of it lies after the
+            end of a truncated episode.
     """
 
     step: int
@@ -184,7 +185,7 @@ def play(
             every, moments = 2 * every, moments[::2]
         observation, reward, terminated, truncated, _ = env.step(action)
         score += float(reward)
-        rewards.append(float(np.sign(reward)) if clips else float(reward))  # as in training
+        rewards.append(float(np.sign(float(reward))) if clips else float(reward))  # as in training
     moments.append(moments[-1]._replace(step=len(rewards), frame=_frame(env), action=None, score=score))
     env.close()
     end = None if terminated else expected_return(model, observation)
