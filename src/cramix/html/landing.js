@@ -25,7 +25,8 @@ const mixture = remember((moment, action) => {
     const first = ((part.length === names.length * components ? 0 : moment * names.length) + action) * components;
     return Array.from(part.subarray(first, first + components));
   });
-  return { weights, means, scales };
+  const total = weights.reduce((sum, w) => sum + w); // 1 in float32
+  return { weights: weights.map(w => w / total), means, scales };
 });
 const summary = remember((moment, action) => {
   const p = mixture(moment, action);
@@ -132,7 +133,7 @@ function drawReturns() {
     const base = (a + 1) * row, tall = row - 10, barred = !over && !isAllowed(moment, a), ours = a === chosen;
     const own = colour(ours ? "--c0" : "--c7"), labels = over ? [] : barred ? [["not allowed", "--quiet"]] : [];
     if (ours) labels.push(["chosen", "--c0"]);
-    if (a === best && !ours) labels.push([spec(), "--c2"]);
+    if (a === best && !ours) labels.push([spec(), "--other"]);
     c.textAlign = "right";
     c.font = font(13, ours ? 600 : 400);
     c.fillStyle = colour(over || barred ? "--quiet" : ours ? "--c0" : "--text");
@@ -385,7 +386,8 @@ function describe() {
     "The realised return is the discounted sum of the rewards that followed, and belongs to the chosen action.",
     "CVaR is the mean of the worst fraction of returns." + (hasAtoms ? " Curves are distribution functions, because these predictions have atoms." : ""),
   ];
-  if (stride > 1) notes.push(`Only every ${stride}th step is shown.`.replace("2th", "2nd"));
+  if (names.length > 1) notes.push("Between actions that are equally good by a measure, the agent's choice stands.");
+  if (stride > 1) notes.push(`The page shows one step in ${stride}.`);
   if (data.share > 1) notes.push(`To keep this file small, ${data.share} neighbouring moments share a picture.`);
   if (known.length < end) notes.push("A time limit ended the episode. The realised return goes on with what the agent expects after it, " +
     "and is left out where that would be more than a tenth of it.");

@@ -76,6 +76,7 @@ function limits(p) {
 /** The smallest x with cdf(x) >= u. */
 function quantile(p, u) {
   const [low, high] = limits(p);
+  u *= 1 - (2 + p.weights.length) * Number.EPSILON; // sums are rounded: j / n is the level of the j-th of n atoms
   if (cdf(p, low) >= u) return low;
   const guess = mean(p) + deviation(p) * Math.log(u / (1 - u)) / 1.7; // of a logistic distribution
   return root(low, high, guess, x => {
