@@ -341,6 +341,24 @@ def test_atoms_at_the_edge_of_a_level(tmp_path: Path, open_page: Callable) -> No
         agrees(page, episode, 0, risk)
 
 
+def test_hard_mixtures_have_python_s_risk_measures(page_file: Path, open_page: Callable) -> None:
+    page = open_page(page_file, **STILL)
+    generator = torch.Generator().manual_seed(5)
+    for case in range(40):
+        k = 1 + case % 9
+        weights = torch.rand(k, generator=generator, dtype=torch.float64).pow(3)
+        means = 300 * torch.rand(k, generator=generator, dtype=torch.float64) - 100
+        scales = 10 ** (6 * torch.rand(k, generator=generator, dtype=torch.float64) - 4)
+        scales[torch.rand(k, generator=generator) < 0.3] = 0  # atoms among densities
+        p = NormalMixture(weights / weights.sum(), means, scales)
+        parts = {name: getattr(p, name).tolist() for name in ("weights", "means", "scales")}
+        for level in (0.001, 0.1, 0.5, 0.97):
+            found = page.evaluate("([p, u]) => [quantile(p, u), cvar(p, u), expectile(p, u)]", [parts, level])
+            at = torch.tensor(level, dtype=torch.float64)
+            expected = [float(x) for x in (p.icdf(at), p.cvar(at), p.expectile(at))]
+            assert found == pytest.approx(expected, rel=1e-9, abs=1e-7), (parts, level)
+
+
 def test_large_frames_are_scaled_down_and_shared(
     tmp_path: Path, open_page: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

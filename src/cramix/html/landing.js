@@ -40,7 +40,7 @@ function pick(measure, level) {
 
 function spec() { return state.measure === "mean" ? "mean" : `${state.measure}:${format(state.level, 3)}`; }
 
-function isAllowed(moment, action) { return data.allowed[moment]?.[action] ?? true; }
+function isAllowed(moment, action) { return moment === end || (data.allowed[moment]?.[action] ?? true); }
 
 /** The best action by the measure that was picked. Agents compute in float32: they are right about what is so close. */
 function bestAction(moment) {
@@ -130,8 +130,8 @@ function drawReturns() {
   c.textAlign = "right";
   c.fillText("discounted return from here", width - 4, bottom + 29);
   names.forEach((name, a) => {
-    const base = (a + 1) * row, tall = row - 10, barred = !over && !isAllowed(moment, a), ours = a === chosen;
-    const own = colour(ours ? "--c0" : "--c7"), labels = over ? [] : barred ? [["not allowed", "--quiet"]] : [];
+    const base = (a + 1) * row, tall = row - 10, barred = !isAllowed(moment, a), ours = a === chosen;
+    const own = colour(ours ? "--c0" : "--c7"), labels = barred ? [["not allowed", "--quiet"]] : [];
     if (ours) labels.push(["chosen", "--c0"]);
     if (a === best && !ours) labels.push([spec(), "--other"]);
     c.textAlign = "right";
