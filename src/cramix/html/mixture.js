@@ -1,6 +1,13 @@
 // Gaussian mixtures {weights, means, scales}; a scale of 0 is an atom. The formulas are those of docs/math.md.
 
-/** The error function to about 1e-15: a series near 0, a continued fraction of erfc in the tails. */
+/** erfc(a) exp(a^2) of a >= 2.4 to about 1e-15, by its continued fraction: the larger a, the fewer terms. */
+function scaledErfc(a) {
+  let fraction = 0;
+  for (let n = 10 + Math.ceil((19.5 / a) ** 2); n > 0; n--) fraction = n / 2 / (a + fraction);
+  return 1 / Math.sqrt(Math.PI) / (a + fraction);
+}
+
+/** The error function to about 1e-15: a series near 0, erfc in the tails. */
 function erf(x) {
   const a = Math.abs(x);
   if (a > 6) return Math.sign(x);
@@ -9,9 +16,7 @@ function erf(x) {
     for (let n = 1; term > 1e-17 * sum; n++) { term *= 2 * a * a / (2 * n + 1); sum += term; }
     return Math.sign(x) * 2 / Math.sqrt(Math.PI) * Math.exp(-a * a) * sum;
   }
-  let fraction = 0;
-  for (let n = 60; n > 0; n--) fraction = n / 2 / (a + fraction);
-  return Math.sign(x) * (1 - Math.exp(-a * a) / Math.sqrt(Math.PI) / (a + fraction));
+  return Math.sign(x) * (1 - Math.exp(-a * a) * scaledErfc(a));
 }
 
 function normalPdf(z) { return Math.exp(-z * z / 2) / Math.sqrt(2 * Math.PI); }
@@ -19,10 +24,7 @@ function normalPdf(z) { return Math.exp(-z * z / 2) / Math.sqrt(2 * Math.PI); }
 /** P(X <= z) of a standard normal; in the lower tail by erfc, so that it keeps its digits. */
 function normalCdf(z) {
   if (z > -3.5) return (1 + erf(z / Math.SQRT2)) / 2;
-  const a = -z / Math.SQRT2;
-  let fraction = 0;
-  for (let n = 60; n > 0; n--) fraction = n / 2 / (a + fraction);
-  return Math.exp(-a * a) / Math.sqrt(Math.PI) / (a + fraction) / 2;
+  return Math.exp(-z * z / 2) * scaledErfc(-z / Math.SQRT2) / 2;
 }
 
 function sumOver(p, term) {
@@ -42,21 +44,45 @@ function deviation(p) {
   return Math.sqrt(sumOver(p, (m, s) => s * s + (m - centre) ** 2));
 }
 
-/** The smallest x with cdf(x) >= u, by bisection. */
-function quantile(p, u) {
+/** Where a condition that is true on the left of (low, high) becomes false, by Newton's method from x, with bisection
+ * where its steps leave the bracket or do not shrink, as at a jump. `at(x)` is [root is above x, Newton's next x]. */
+function root(low, high, x, at) {
+  const tolerance = 1e-13 * (high - low);
+  let step = Infinity;
+  for (let i = 0; i < 400; i++) {
+    if (!(x > low && x < high)) x = low + (high - low) / 2;
+    if (x <= low || x >= high) break;
+    const [above, next] = at(x);
+    if (above) low = x; else high = x;
+    const newton = Math.abs(next - x) <= step / 2;
+    if (newton && Math.abs(next - x) <= tolerance) return next;
+    step = newton ? Math.abs(next - x) : high - low;
+    x = newton ? next : NaN;
+  }
+  return high;
+}
+
+/** Limits that all of a mixture lies within, in double precision. */
+function limits(p) {
   let low = Infinity, high = -Infinity;
   p.means.forEach((m, i) => {
     if (p.weights[i] <= 0) return;
     low = Math.min(low, m - 40 * p.scales[i]);
     high = Math.max(high, m + 40 * p.scales[i]);
   });
+  return [low, high];
+}
+
+/** The smallest x with cdf(x) >= u. */
+function quantile(p, u) {
+  const [low, high] = limits(p);
+  u *= 1 - (2 + p.weights.length) * Number.EPSILON; // sums are rounded: j / n is the level of the j-th of n atoms
   if (cdf(p, low) >= u) return low;
-  for (let i = 0; i < 200; i++) {
-    const middle = low + (high - low) / 2;
-    if (middle <= low || middle >= high) break;
-    if (cdf(p, middle) < u) low = middle; else high = middle;
-  }
-  return high;
+  const guess = mean(p) + deviation(p) * Math.log(u / (1 - u)) / 1.7; // of a logistic distribution
+  return root(low, high, guess, x => {
+    const below = cdf(p, x);
+    return [below < u, x + (u - below) / pdf(p, x)];
+  });
 }
 
 /** The mean of the lowest fraction `alpha`. */
@@ -67,19 +93,16 @@ function cvar(p, alpha) {
   return (below + (alpha - share) * q) / alpha;
 }
 
-/** The point e with tau E(X - e)+ = (1 - tau) E(e - X)+, by bisection. */
+/** The point e with tau E(X - e)+ = (1 - tau) E(e - X)+. */
 function expectile(p, tau) {
-  const excess = e => sumOver(p, (m, s) => {
-    const z = s > 0 ? (m - e) / s : 0;
-    const above = s > 0 ? (m - e) * normalCdf(z) + s * normalPdf(z) : Math.max(m - e, 0);
-    return tau * above - (1 - tau) * (above - (m - e));
+  const centre = mean(p), [low, high] = limits(p);
+  return root(low, high, centre, e => {
+    const above = sumOver(p, (m, s) => {
+      const z = (m - e) / s;
+      return s > 0 ? (m - e) * normalCdf(z) + s * normalPdf(z) : Math.max(m - e, 0);
+    });
+    const excess = tau * above - (1 - tau) * (above - (centre - e));
+    const share = cdf(p, e);
+    return [excess > 0, e + excess / (tau * (1 - share) + (1 - tau) * share)];
   });
-  let low = Math.min(...p.means.map((m, i) => m - 40 * p.scales[i]));
-  let high = Math.max(...p.means.map((m, i) => m + 40 * p.scales[i]));
-  for (let i = 0; i < 200; i++) {
-    const middle = low + (high - low) / 2;
-    if (middle <= low || middle >= high) break;
-    if (excess(middle) > 0) low = middle; else high = middle;
-  }
-  return low;
 }
