@@ -230,7 +230,7 @@ function record(run) {
   const both = losses(run.model, state.target);
   run.gradient = both[run.loss];
   run.history.push({ cramer: both.cramer.value, likelihood: both.likelihood ? both.likelihood.value : null });
-  if (!run.gradient) run.failed = "has no likelihood to follow";
+  if (!run.gradient) run.failed = "not defined, the model has an atom";
 }
 
 /** One step of gradient descent on means, scales and logits of the weights. A scale and its negative are the same. */
@@ -308,7 +308,7 @@ function drawHistory(root, loss) {
 function ends(lines, x, y) {
   const found = lines.map((values, j) => {
     const last = values.findLastIndex(Number.isFinite);
-    return last < 0 ? null : { j, left: Math.max(x(last), x.from + 84), top: Math.max(y(values[last]) - 6, 14) };
+    return last < 0 || (last === 0 && values.length > 1) ? null : { j, left: Math.max(x(last), x.from + 84), top: Math.max(y(values[last]) - 6, 14) };
   }).filter(Boolean).sort((a, b) => a.top - b.top);
   if (found.length === 2 && Math.abs(found[0].left - found[1].left) < 90 && found[1].top - found[0].top < 14) {
     found[1].top = found[0].top + 14;
@@ -376,3 +376,8 @@ function showRate() {
 showRate();
 choosePreset(0);
 onAppearance(() => { draw(); drawRuns(); });
+
+// In a frame, the page tells the page around it how high it is.
+if (parent !== window) {
+  new ResizeObserver(() => parent.postMessage({ cramixHeight: document.documentElement.scrollHeight }, "*")).observe(document.body);
+}

@@ -26,8 +26,8 @@ _PRESETS = (
     ),
     (
         "an outlier",
-        "3 % of the target lie far out. They dominate the likelihood's gradients, which pull the model apart. To the "
-        "Cramér distance they are 3 %.",
+        "3 % of the target lie far out. The likelihood's largest gradient is due to them: its first step makes a "
+        "component far too wide. To the Cramér distance they are just 3 %.",
         {"weights": [0.5, 0.5], "means": [-1.0, 1.0], "scales": [0.5, 0.5]},
         {"weights": [0.97, 0.03], "means": [0.0, 7.5], "scales": [1.0, 0.2]},
     ),
