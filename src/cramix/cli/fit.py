@@ -17,7 +17,7 @@ from cramix.cli.options import Columns, DataFile, Delimiter, Exclude, Json, Mode
 from cramix.cli.passes import Passes, in_words
 from cramix.cli.refusal import Refusal, check_output, refusing, with_options
 from cramix.cli.report import Fact, component_tables, console, counted, print_lines, save_figure, show, working
-from cramix.fitting import METHODS
+from cramix.fitting import METHODS, FitResult
 from cramix.html.report import write_report
 from cramix.html.worst import WorstRows
 from cramix.mixture import MultivariateNormalMixture
@@ -221,15 +221,19 @@ def _write_report(
     if worst is not None:
         for rows, numbers, file in table.in_order():
             present = slice(None) if table.weights is None else table.weights > 0
-            worst.add(rows[present], numbers[present], file if table.n_files > 1 else "")
+            worst.add(rows[present], numbers[present], Path(file).name if table.n_files > 1 else "")
+
+    def in_options(result: FitResult) -> FitResult:
+        return replace(result, warnings=tuple(map(with_options, result.warnings)))
+
     x, weights = table.shown()
     write_report(
         path,
-        replace(fitted.result, warnings=tuple(map(with_options, fitted.result.warnings))),
+        in_options(fitted.result),
         x,
         names=table.names,
         sample_weight=weights,
-        considered=fitted.considered,
+        considered={k: in_options(result) for k, result in fitted.considered.items()},
         n_rows=table.n_rows,
         worst=worst,
         title=f"{Path(table.name).name}: {counted(mixture.n_components, 'component')}",

@@ -95,7 +95,8 @@ function drawPlane(root, across, up, { context, width, height }) {
   svg("rect", { x: x.from, y: y.to, width: x.to - x.from, height: y.from - y.to }, svg("clipPath", { id: "frame" }, root));
   const inside = svg("g", { "clip-path": "url(#frame)" }, root);
   for (let i = k - 1; i >= 0; i--) drawEllipses(inside, i, across, up, x, y);
-  byId("fit").point = ({ values }) => [x(values[across]), y(values[up])];
+  const held = (scale, v) => Math.min(Math.max(scale(v), Math.min(scale.from, scale.to)), Math.max(scale.from, scale.to));
+  byId("fit").point = ({ values }) => [held(x, values[across]), held(y, values[up])];
 }
 
 function shortened(name, length) { return name.length > length ? `${name.slice(0, length - 1)}…` : name; }
@@ -103,7 +104,7 @@ function shortened(name, length) { return name.length > length ? `${name.slice(0
 function clipped(name, room) { return shortened(name, Math.max(4, Math.floor(room / 7.5))); }
 
 function drawPoints(context, across, up, x, y) {
-  const { columns, labels, count } = page.rows, size = Math.min(Math.max(40 / Math.sqrt(count), 1), 3);
+  const { columns, labels, count } = page.rows, size = Math.min(Math.max(40 / Math.sqrt(count), 1.4), 3);
   const colours = Array.from({ length: 8 }, (_, i) => colour(`--c${i}`));
   context.globalAlpha = Math.min(Math.max(20 / Math.sqrt(count), 0.3), 0.8);
   for (let n = 0; n < count; n++) {
@@ -150,7 +151,7 @@ function drawLine(root, j, { width, height }) {
     svg("text", { x: x(p.means[i]), y: Math.max(y(pdf(one, p.means[i])) - 6, 14), "text-anchor": "middle", text: i }, group);
     picks(group, i);
   }
-  byId("fit").point = ({ values }) => [x(values[j]), y.from];
+  byId("fit").point = ({ values }) => [Math.min(Math.max(x(values[j]), x.from), x.to), y.from];
 }
 
 function described(i, columns) {
@@ -165,8 +166,7 @@ function drawPointed() {
   document.querySelectorAll("#worst tbody tr").forEach((row, n) => row.classList.toggle("on", n === pointed));
   if (pointed === null) return;
   const root = byId("fit").querySelector("svg"), [x, y] = byId("fit").point(page.worst[pointed]);
-  const { width, height } = root.getBoundingClientRect();
-  svg("circle", { class: "mark", r: 9, cx: Math.min(Math.max(x, 10), width - 10), cy: Math.min(Math.max(y, 10), height - 10) }, root);
+  svg("circle", { class: "mark", r: 9, cx: x, cy: y }, root);
 }
 
 // Tables.
@@ -199,11 +199,12 @@ function fillComponents() {
 function fillWorst() {
   byId("worst-section").hidden = !page.worst.length;
   heads("worst", ["row", "log density", "what stands out", ...page.names]);
-  byId("counted").textContent = `Rows are counted from ${page.counted_from}.`;
+  byId("counted").textContent = `Rows are counted from ${page.counted_from}${page.worst.some(({ place }) => place) ? ", over all files" : ""}.`;
   byId("worst").tHead.rows[0].cells[2].style.textAlign = "left";
   page.worst.forEach((entry, n) => {
     const row = make("tr", { tabindex: 0 }, byId("worst").tBodies[0]);
-    make("th", { scope: "row", text: entry.place ? `${entry.place}, ${entry.number}` : entry.number }, row);
+    const head = make("th", { scope: "row", text: entry.number }, row);
+    if (entry.place) make("span", { class: "place", text: ` ${entry.place}` }, head);
     make("td", { text: format(entry.log_density), "data-value": entry.log_density }, row);
     make("td", { class: "words", text: entry.why }, row);
     for (const value of entry.values) make("td", { text: format(value), "data-value": value }, row);
@@ -219,7 +220,8 @@ function fillConsidered() {
   byId("choice").hidden = page.considered.length < 2;
   heads("considered", ["k", "mean log likelihood", "BIC", "difference", ""]);
   const best = page.considered.find(({ chosen }) => chosen);
-  for (const { k: number, log_likelihood: height, bic, collapsed, chosen } of page.considered) {
+  for (const { k: number, log_likelihood: height, bic, collapsed, chosen, warnings } of page.considered) {
+    if (best && bic < best.bic) warnings.forEach(text => make("li", { text: `k = ${number} was not chosen in spite of a lower BIC. ${text}` }, byId("passed-over")));
     const row = make("tr", { class: chosen ? "chosen" : "" }, byId("considered").tBodies[0]);
     make("th", { scope: "row", text: number }, row);
     make("td", { text: height.toFixed(4), "data-value": height }, row);
@@ -252,11 +254,11 @@ function drawHistory() {
   const shown = page.history.filter(({ lines }) => lines.some(({ losses }) => losses.length > 1));
   byId("history-section").hidden = !shown.length;
   byId("history").replaceChildren();
-  const charts = shown.map(({ name, axis, lines }) => {
+  const charts = shown.map(({ name, axis, variants, lines }) => {
     const figure = make("figure", {}, byId("history"));
-    make("figcaption", { text: `${name[0].toUpperCase()}${name.slice(1)}` }, figure);
+    make("figcaption", { text: `${name[0].toUpperCase()}${name.slice(1)}${variants > 1 ? `, ${variants} variants` : ""}` }, figure);
     const over = axis === "step" ? "the steps" : "the number of components";
-    return [svg("svg", { role: "img", "aria-label": `Loss over ${over}: ${name}` }, figure), axis, lines];
+    return [svg("svg", { role: "img", "aria-label": `Loss over ${over}: ${name}` }, figure), axis, variants, lines];
   });
   for (const chart of charts) drawStage(...chart); // measured once all figures share the width
 }
@@ -267,17 +269,18 @@ function telling(low, high) {
   return v => format(v, Math.min(Math.max(digits, 4), 12));
 }
 
-function drawStage(root, axis, lines) {
+function drawStage(root, axis, variants, lines) {
   const { width, height } = measure(root), at = lines.flatMap(line => line.at);
   const values = lines.flatMap(({ losses }) => losses).filter(Number.isFinite);
-  const low = Math.min(...values), high = Math.max(...values), pad = 0.08 * (high - low) || 0.5;
+  const low = Math.min(...values), high = Math.max(...values);
+  const pad = Math.max(0.08 * (high - low), 2e-5 * Math.max(Math.abs(low), Math.abs(high))) || 0.5;
   const ends = [Math.min(...at), Math.max(...at)], [first, last] = axis === "step" ? ends : ends.reverse();
   const x = linear(first, last, 88, width - 14), y = linear(low - pad, high + pad, height - 40, 6);
   const forward = linear(Math.min(first, last), Math.max(first, last), x(Math.min(first, last)), x(Math.max(first, last)));
   axisBelow(root, forward, height - 38, Math.min(Math.abs(last - first) || 1, 6));
   axisLeft(root, y, 78, 3, telling(y.low, y.high));
   svg("text", { class: "name", x: (x.from + x.to) / 2, y: height - 4, "text-anchor": "middle", text: axis }, root);
-  const own = lines.filter(({ k: number }) => number === null || number === page.n_components).at(-1);
+  const own = variants > 1 ? null : lines.filter(({ k: number }) => number === null || number === page.n_components).at(-1);
   lines.forEach(line => {
     const points = line.at.map((v, i) => [x(v), line.losses[i] === null ? NaN : y(line.losses[i])]);
     svg("path", { class: `loss${line === own ? " last" : ""}`, d: path(points) }, root);

@@ -142,7 +142,7 @@ def _facts(result: FitResult, mixture: MultivariateNormalMixture, n_rows: int) -
     facts += [["covariance type", result.mixture.covariance_type]] if mixture.dim > 1 else []
     if result.log_likelihood is not None:
         facts += [["mean log likelihood", f"{result.log_likelihood:.6g}"], ["BIC", f"{result.bic:.6g}"]]
-    facts += [["stopped", result.reason], ["seconds", f"{result.seconds:.3g}"]]
+    facts += [["seconds", f"{result.seconds:.3g}"], ["stopped", result.reason]]
     facts += [["passes over the data", str(result.passes)]] if result.passes is not None else []
     facts += [["rows skipped", str(result.n_bad)]] if result.n_bad else []
     return facts
@@ -204,32 +204,38 @@ def _components(mixture: MultivariateNormalMixture, columns: list[int]) -> dict[
 
 
 def _history(result: FitResult) -> list[dict[str, Any]]:
-    """Return the stages of a fit in the order of their first steps: each with lines of losses.
+    """Return the stages of a fit in the order of their first steps, each with its losses as lines.
 
-    A stage that takes one step for each number of components is drawn over that number, any other over its steps.
+    Variants of a stage, such as "held out, merged, shrinkage 1", are one stage.
     """
     stages = dict[str, list[list[Step]]]()
     for name, run in groupby(result.history, key=lambda step: step.name):
-        stages.setdefault(name, []).append(list(run))
+        stages.setdefault(name.partition(",")[0], []).append(list(run))
     return [_stage(name, runs) for name, runs in stages.items()]
 
 
 def _stage(name: str, runs: list[list[Step]]) -> dict[str, Any]:
+    """Return a stage over the number of components, if it takes one step for each, or else over its steps."""
+    variants = {run[0].name for run in runs}
     numbers = [[step.n_components for step in run] for run in runs]
-    if all(len(set(run)) == len(run) for run in numbers) and len({k for run in numbers for k in run}) > 1:
+    steps = [step for run in runs for step in run]
+    falling = all(len(set(run)) == len(run) for run in numbers) and len({k for run in numbers for k in run}) > 1
+    lines = list[dict[str, Any]]()
+    if falling:
         falls = list[list[Step]]()
-        for step in (step for run in runs for step in run):
-            if not falls or step.n_components >= falls[-1][-1].n_components:
+        for step in steps:
+            last = falls[-1][-1] if falls else None
+            if last is None or last.name != step.name or last.n_components <= step.n_components:
                 falls.append([])
             falls[-1].append(step)
-        drawn = [{"at": [s.n_components for s in fall], "losses": [s.loss for s in fall], "k": None} for fall in falls]
-        return {"name": name, "axis": "components", "lines": drawn}
-    lines = []
-    for k, same in groupby((step for run in runs for step in run), key=lambda step: step.n_components):
-        losses = [step.loss for step in same]
-        kept = range(0, len(losses), -(-len(losses) // _MOST_STEPS))
-        lines.append({"at": [i + 1 for i in kept], "losses": [losses[i] for i in kept], "k": k})
-    return {"name": name, "axis": "step", "lines": lines}
+        lines = [{"at": [s.n_components for s in fall], "losses": [s.loss for s in fall], "k": None} for fall in falls]
+    else:
+        for k, same in groupby(steps, key=lambda step: step.n_components):
+            losses = [step.loss for step in same]
+            kept = range(0, len(losses), -(-len(losses) // _MOST_STEPS))
+            lines.append({"at": [i + 1 for i in kept], "losses": [losses[i] for i in kept], "k": k})
+    axis = "components" if falling else "step"
+    return {"name": name, "axis": axis, "variants": len(variants), "lines": lines}
 
 
 def _considered(considered: Mapping[int, FitResult], chosen: int) -> list[dict[str, Any]]:
@@ -240,6 +246,7 @@ def _considered(considered: Mapping[int, FitResult], chosen: int) -> list[dict[s
             "bic": fit.bic,
             "collapsed": fit.collapsed,
             "chosen": k == chosen,
+            "warnings": list(fit.warnings),
         }
         for k, fit in considered.items()
     ]
