@@ -62,7 +62,9 @@ def test_normal_cdf_keeps_relative_accuracy_in_the_lower_tail(js: Any) -> None:
 def test_cdf_and_pdf(js: Any, name: str) -> None:
     p = MIXTURES[name]
     xs = [*np.linspace(-9, 12, 43), *p["means"]]
-    np.testing.assert_allclose(js("(p, xs) => xs.map(x => cdf(p, x))", p, xs), [float(cdf(p, x)) for x in xs], rtol=1e-12)
+    np.testing.assert_allclose(
+        js("(p, xs) => xs.map(x => cdf(p, x))", p, xs), [float(cdf(p, x)) for x in xs], rtol=1e-12
+    )
     expected = [sum(w * stats.norm.pdf(x, m, s) for w, m, s in zip(*p.values(), strict=True) if s) for x in xs]
     np.testing.assert_allclose(js("(p, xs) => xs.map(x => pdf(p, x))", p, xs), expected, rtol=1e-12, atol=1e-300)
 
@@ -146,7 +148,8 @@ def test_near_equal_mixtures_keep_their_digits(js: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [("smooth", "one"), ("smooth", "atoms"), ("narrow", "one"), ("one", "narrow"), ("narrow", "all atoms")]
+    ("first", "second"),
+    [("smooth", "one"), ("smooth", "atoms"), ("narrow", "one"), ("one", "narrow"), ("narrow", "all atoms")],
 )
 def test_cross_entropy_and_gradients(js: Any, first: str, second: str) -> None:
     p, q = MIXTURES[first], MIXTURES[second]

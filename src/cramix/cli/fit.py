@@ -19,7 +19,7 @@ from cramix.cli.refusal import Refusal, check_output, refusing, with_options
 from cramix.cli.report import Fact, component_tables, console, counted, print_lines, save_figure, show, working
 from cramix.fitting import METHODS, FitResult
 from cramix.html.report import write_report
-from cramix.html.worst import WorstRows
+from cramix.html.worst import WorstRows, has_density
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.coordinates import in_coordinates
 from cramix.mixture.covariance import FAMILIES
@@ -214,10 +214,7 @@ def _write_report(
     path: Path, table: tables.Table | sources.Streamed, fitted: components.Fitted, mixture: MultivariateNormalMixture
 ) -> None:
     """Write a page about a fit; the rows that fit worst are searched among all."""
-    try:
-        worst = WorstRows(mixture, counted_from=1)
-    except ValueError:  # a singular covariance; the page says so
-        worst = None
+    worst = WorstRows(mixture, counted_from=1) if has_density(mixture) else None
     if worst is not None:
         for rows, numbers, file in table.in_order():
             present = slice(None) if table.weights is None else table.weights > 0

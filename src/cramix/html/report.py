@@ -14,7 +14,7 @@ from cramix.arrays import as_tensor, column_names
 from cramix.checks import check_finite, check_integer, check_nonnegative
 from cramix.fitting import FitResult, Step
 from cramix.html.page import write_page
-from cramix.html.worst import WorstRow, WorstRows, what_stands_out
+from cramix.html.worst import WorstRow, WorstRows, has_density, what_stands_out
 from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.coordinates import in_coordinates
 
@@ -24,6 +24,7 @@ _MOST_STEPS = 2000
 _BARS = 40
 # Fraction of the rows beyond either end of a column's axis, at most.
 _OUTSIDE = 0.002
+_NO_DENSITY = "Some component has no density, so that rows cannot be ranked by how well they fit."
 
 
 def write_report(
@@ -70,18 +71,15 @@ def write_report(
     x, weights, labels = _checked(mixture.dim, X, sample_weight, names)
     if n_rows is not None:
         check_integer("n_rows", n_rows, len(x))
-    no_density = None
-    if worst is None:
-        try:
-            worst = _worst(mixture, x, weights)
-        except ValueError:  # a singular covariance
-            no_density = "Some component has no density, so that rows cannot be ranked by how well they fit."
+    dense = has_density(mixture)
+    if worst is None and dense:
+        worst = _worst(mixture, x, weights)
     columns = _columns(mixture)
     data = {
         "title": title,
         "facts": _facts(result, mixture, n_rows or len(x)),
         "warnings": list(result.warnings),
-        "notes": [*notes, *([no_density] if no_density else [])],
+        "notes": [*notes, *([] if dense else [_NO_DENSITY])],
         "names": [labels[j] for j in columns],
         "omitted": {
             "columns": mixture.dim - len(columns),
@@ -166,10 +164,7 @@ def _rows(mixture: MultivariateNormalMixture, x: Tensor, weights: Tensor | None,
     if len(present) > most:
         chosen = torch.randperm(len(present), generator=torch.Generator().manual_seed(0))[:most]
         present = present[chosen.sort().values]
-    try:
-        labels = mixture.responsibilities(x[present]).argmax(-1).tolist()
-    except ValueError:  # a singular covariance
-        labels = None
+    labels = mixture.responsibilities(x[present]).argmax(-1).tolist() if has_density(mixture) else None
     return {"count": len(present), "columns": [_short(x[present, j]) for j in columns], "labels": labels}
 
 

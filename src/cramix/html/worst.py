@@ -49,7 +49,8 @@ class WorstRows:
         self, mixture: NormalMixture | MultivariateNormalMixture, count: int = 10, counted_from: int = 0
     ) -> None:
         self._mixture, self._count, self.counted_from = in_coordinates(mixture, torch.float64), count, counted_from
-        self._mixture.log_prob(self._mixture.means[:1])  # raises where there is no density
+        if not has_density(self._mixture):
+            raise ValueError("mixture must have a density to rank rows by; some covariance is singular.")
         self.rows: list[WorstRow] = []
 
     def add(self, rows: Tensor, numbers: Tensor, place: str = "") -> None:
@@ -62,6 +63,14 @@ class WorstRows:
             for i, height in zip(chosen.tolist(), lowest.tolist(), strict=True)
         ]
         self.rows = sorted([*self.rows, *found], key=lambda row: row.log_density)[: self._count]
+
+
+def has_density(mixture: MultivariateNormalMixture) -> bool:
+    """Return whether no covariance of a mixture without batch is singular."""
+    try:
+        return not bool(mixture.log_prob(mixture.means).isnan().any())
+    except ValueError:
+        return False
 
 
 def what_stands_out(mixture: MultivariateNormalMixture, row: Tensor, names: tuple[str, ...]) -> str:
