@@ -106,3 +106,119 @@ function expectile(p, tau) {
     return [excess > 0, e + excess / (tau * (1 - share) + (1 - tau) * share)];
   });
 }
+
+/** E|Z| of Z ~ N(m, s^2) with its derivatives by m and s; equation (5) and (6). */
+function meanAbsolute(m, s) {
+  if (s === 0) return { value: Math.abs(m), byMean: Math.sign(m), byScale: 0 };
+  const z = m / (s * Math.SQRT2), byMean = erf(z), byScale = Math.sqrt(2 / Math.PI) * Math.exp(-z * z);
+  return { value: m * byMean + s * byScale, byMean, byScale };
+}
+
+/** The integral of (F - G)^2 with its derivatives by the weights, means and scales of p; equation (4) and (8). */
+function cramer(p, q) {
+  const none = () => p.weights.map(() => 0);
+  const within = none(), across = none(), means = none(), scales = none();
+  const add = (r, sign, sums) => p.means.forEach((m, i) => r.means.forEach((centre, j) => {
+    const t = Math.hypot(p.scales[i], r.scales[j]), term = meanAbsolute(m - centre, t);
+    sums[i] += r.weights[j] * term.value;
+    means[i] += sign * p.weights[i] * r.weights[j] * term.byMean;
+    scales[i] += t > 0 ? sign * p.weights[i] * r.weights[j] * term.byScale * p.scales[i] / t : 0;
+  }));
+  add(p, -1, within);
+  add(q, 1, across);
+  const bars = across.map((x, i) => x - within[i]);
+  const level = bars.reduce((sum, x, i) => sum + p.weights[i] * x, 0);
+  return { value: cramerValue(p, q), weights: bars.map(x => x - level), means, scales };
+}
+
+/** The integral of (F - G)^2: in closed form, or as a sum of squares where the terms of that would cancel. */
+function cramerValue(p, q) {
+  const energy = (a, b) => sumOver(a, (m, s) => sumOver(b, (n, t) => meanAbsolute(m - n, Math.hypot(s, t)).value));
+  const cross = energy(p, q), value = cross - (energy(p, p) + energy(q, q)) / 2;
+  if (value > 1e-3 * cross) return value;
+  return integrate(x => [(cdf(p, x) - cdf(q, x)) ** 2], supportOf(p, q), 0)[0];
+}
+
+/**
+ * The cross entropy -E log p(Y), Y ~ q, with its derivatives by the weights, means and scales of p, those of the
+ * weights after normalisation; null if p has an atom, and hence no density.
+ */
+function crossEntropy(p, q) {
+  const k = p.weights.length, atoms = q.scales.map(s => s === 0);
+  if (p.scales.some((s, i) => s === 0 && p.weights[i] > 0)) return null;
+  const at = x => {
+    const logs = p.means.map((m, i) => -(((x - m) / p.scales[i]) ** 2) / 2 - Math.log(p.scales[i] * Math.sqrt(2 * Math.PI)));
+    const most = Math.max(...logs.filter((_, i) => p.weights[i] > 0));
+    const logDensity = most + Math.log(sumOver({ ...p, means: logs }, log => Math.exp(log - most)));
+    const found = [-logDensity];
+    for (let i = 0; i < k; i++) {
+      const ratio = Math.exp(logs[i] - logDensity), z = (x - p.means[i]) / p.scales[i];
+      const share = p.weights[i] > 0 ? p.weights[i] * ratio / p.scales[i] : 0;
+      found.push(1 - ratio, -share * z, share * (1 - z * z));
+    }
+    return found;
+  };
+  const smooth = { weights: q.weights.map((w, i) => atoms[i] ? 0 : w), means: q.means, scales: q.scales };
+  const total = Array(1 + 3 * k).fill(0);
+  q.weights.forEach((w, i) => { if (atoms[i] && w > 0) at(q.means[i]).forEach((x, j) => { total[j] += w * x; }); });
+  if (smooth.weights.some(w => w > 0)) {
+    const ends = supportOf(smooth), within = supportOf(smooth, p).filter(x => x >= ends[0] && x <= ends.at(-1));
+    integrate(x => at(x).map(y => y * pdf(smooth, x)), within, 30).forEach((x, j) => { total[j] += x; });
+  }
+  const every = first => p.weights.map((_, i) => total[first + 3 * i]);
+  return { value: total[0], weights: every(1), means: every(2), scales: every(3) };
+}
+
+/** The entropy -E log q(Y), Y ~ q; null if q has an atom. */
+function entropy(q) { return crossEntropy(q, q)?.value ?? null; }
+
+/** Points in order that cover mixtures so closely that their densities are smooth between neighbours. */
+function supportOf(...mixtures) {
+  const points = new Set();
+  for (const p of mixtures) {
+    p.means.forEach((m, i) => {
+      if (p.weights[i] <= 0) return;
+      for (let z = -10; z <= 10; z += 2) points.add(m + z * p.scales[i]);
+    });
+  }
+  return [...points].sort((a, b) => a - b);
+}
+
+const GAUSS = (() => { // nodes and weights of the Gauss-Legendre rule with 16 nodes on [-1, 1], by Newton's method
+  const n = 16;
+  return Array.from({ length: n }, (_, i) => {
+    let x = Math.cos(Math.PI * (i + 0.75) / (n + 0.5)), slope = 1;
+    for (let step = 0; step < 8; step++) {
+      let before = 1, now = x;
+      for (let j = 2; j <= n; j++) [before, now] = [now, ((2 * j - 1) * x * now - (j - 1) * before) / j];
+      slope = n * (x * now - before) / (x * x - 1);
+      x -= now / slope;
+    }
+    return { node: x, weight: 2 / ((1 - x * x) * slope * slope) };
+  });
+})();
+
+/** Integrate a function with several values over intervals, which are halved at most `depth` times where need be. */
+function integrate(f, points, depth) {
+  const panel = (a, b) => {
+    const half = (b - a) / 2, middle = a + half;
+    let sums = null;
+    for (const { node, weight } of GAUSS) {
+      const values = f(middle + half * node);
+      sums ??= values.map(() => 0);
+      values.forEach((y, i) => { sums[i] += weight * half * y; });
+    }
+    return sums;
+  };
+  const added = (a, b) => a.map((x, i) => x + b[i]);
+  const panels = points.slice(1).map((b, i) => [points[i], b, panel(points[i], b)]);
+  if (!panels.length) return f(points[0]).map(() => 0);
+  const size = panels.map(([, , sums]) => sums.map(Math.abs)).reduce(added);
+  const refined = (a, b, whole, depth) => {
+    if (depth === 0) return whole;
+    const c = a + (b - a) / 2, left = panel(a, c), right = panel(c, b), both = added(left, right);
+    if (both.every((x, i) => !(Math.abs(x - whole[i]) > 1e-13 * size[i]))) return both;
+    return added(refined(a, c, left, depth - 1), refined(c, b, right, depth - 1));
+  };
+  return panels.map(([a, b, sums]) => refined(a, b, sums, depth)).reduce(added);
+}
