@@ -6,7 +6,7 @@ UCI ?= UCI_Datasets
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test slow lint bench docs reproduce clean
+.PHONY: demo test slow lint bench docs screenshots figures reproduce clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml constraints.txt
@@ -41,7 +41,14 @@ bench: $(STAMP)  ## cramix and its peers in one process; writes the pages in ben
 	$(BIN)/python benchmarks/regression.py $(UCI)
 	$(BIN)/python benchmarks/recovery.py
 
-docs: $(STAMP)  ## recompute the tables and figures of the pages
+docs: $(STAMP)  ## the site, in docs/_build/html; warnings are errors
+	if test -f src/cramix/html/idea.py; then $(BIN)/python -m cramix.html.idea docs/_static/idea.html; fi
+	$(BIN)/python -m sphinx -W --keep-going -n -q docs docs/_build/html
+
+screenshots: docs  ## every page of the site at two widths, light and dark, in docs/_build/screenshots (needs Chromium)
+	$(BIN)/python docs/screenshots.py docs/_build/html docs/_build/screenshots
+
+figures: $(STAMP)  ## recompute the tables and figures of the pages
 	$(BIN)/python docs/precision.py
 	$(BIN)/python docs/slicing.py
 	$(BIN)/python docs/sketches.py

@@ -120,8 +120,8 @@ def energy_score_loss(
     """Return the energy score `E|X - Y| - 1/2 E|X - X'|`, X of p and Y of the target (docs/math.md, eq. 24).
 
     For a set of samples it is the mean of their scores, for a mixture the expected score. On the line it is the CRPS;
-    of vectors, for one observation, it is `sliced_cramer_loss` divided by the mean of |cos| over the sphere. A target
-    mixture gets no gradient.
+    of vectors, for one observation, it is `sliced_cramer_loss` divided by the mean of `|cos|` over the sphere. A
+    target mixture gets no gradient.
 
     Args:
         p: mixture with batch shape `(*batch)`.
