@@ -7,6 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+from sphinx.ext.autosummary import AutoLink
+
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE.parent / "src/cramix/__init__.py").read_text())[1]
 
@@ -35,10 +38,11 @@ root_doc = "index"
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "attrs_block", "attrs_inline"]
 myst_heading_anchors = 4
 myst_dmath_double_inline = True
+mathjax3_config = {"chtml": {"displayAlign": "left"}}  # so that formulas wider than the window can be scrolled to their start
 suppress_warnings = ["config.cache"]  # sphinx-gallery's order is a function
 
 # Docstrings.
-default_role = "autolink"  # a link where the name is documented, else code
+default_role = "name"  # below
 autosummary_generate = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
@@ -75,12 +79,14 @@ sphinx_gallery_conf = {
 
 html_theme = "pydata_sphinx_theme"
 html_title = "cramix"
+html_favicon = "_static/favicon.svg"
+html_context = {"default_mode": "auto"}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
-    "logo": {"text": "cramix"},
+    "logo": {"text": "cramix", "image_light": "_static/favicon.svg", "image_dark": "_static/favicon.svg"},
     "navbar_align": "left",
     "header_links_before_dropdown": 7,
     "navbar_end": ["theme-switcher"],
@@ -95,17 +101,29 @@ html_theme_options = {
 html_sidebars = {"index": []}
 
 
+class Name(AutoLink):
+    """What is in single backticks: a link where it is the name of something, else code."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Return the node."""
+        found, messages = super().run()
+        plain = [nodes.literal(n.rawsource, n.astext()) if isinstance(n, nodes.emphasis) else n for n in found]
+        return plain, messages
+
+
 def as_on_the_site(app: Any, docname: str, source: list[str]) -> None:
     """Links that work in a clone, to files outside of docs/, become links to the pages that include them."""
     text = source[0]
     text = re.sub(r"\]\((?:\.\./)+benchmarks/(\w+)\.md", r"](/measured/\1.md", text)
     text = re.sub(r"\]\((?:\.\./)+(CONTRIBUTING|CHANGELOG)\.md", lambda m: f"](/{m[1].lower()}.md", text)
+    text = text.replace("\n\n```\n", "\n```\n")  # the blank line ends a doctest
     # Equations can be linked to by their numbers.
     source[0] = re.sub(r"^(\$\$(?:(?!\$\$).)*\\tag\{(\w+)\}\$\$)$", r"(eq-\2)=\n\1", text, flags=re.M | re.S)
 
 
 def setup(app: Any) -> None:
     """Connect the changes above, and tell pages which generated parts exist."""
+    app.add_role("name", Name())
     app.connect("source-read", as_on_the_site)
     if (HERE / "_static/idea.html").exists():
         app.tags.add("idea")
