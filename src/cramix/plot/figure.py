@@ -22,7 +22,12 @@ def component_styles(count: int) -> list[tuple[str, str]]:
 
 
 def require_matplotlib() -> type[Figure]:
-    """Return matplotlib's `Figure`, which needs no screen, or raise an ImportError that says how to install it."""
+    """Return matplotlib's `Figure`, which needs no screen, or raise an ImportError that says how to install it.
+
+    Example:
+        >>> require_matplotlib()(figsize=(4, 3)).axes
+        []
+    """
     message = "cramix.plot needs matplotlib. Install it with: pip install 'cramix[plot]'"
     return require("matplotlib.figure", message).Figure
 
