@@ -31,14 +31,14 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "sphinx-mathjax-offline",  # MathJax from a package, so that pages need no network
 ]
-exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.json", "gallery/*.md5"]
+exclude_patterns = ["_build", *(f"auto_examples/*.{kind}" for kind in ("ipynb", "py", "json", "md5"))]
 root_doc = "index"
 
 # Pages in Markdown.
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "attrs_block", "attrs_inline"]
 myst_heading_anchors = 4
 myst_dmath_double_inline = True
-mathjax3_config = {"chtml": {"displayAlign": "left"}}  # so that formulas wider than the window can be scrolled to their start
+mathjax3_config = {"chtml": {"displayAlign": "left"}}  # formulas wider than the window can be scrolled to their start
 suppress_warnings = ["config.cache"]  # sphinx-gallery's order is a function
 
 # Docstrings.
@@ -63,7 +63,7 @@ nitpick_ignore_regex = [
 
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
-    "gallery_dirs": "gallery",
+    "gallery_dirs": "auto_examples",
     "filename_pattern": r"/plot_",
     "ignore_pattern": r"^(?!plot_)",
     "within_subsection_order": "FileNameSortKey",

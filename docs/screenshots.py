@@ -37,6 +37,34 @@ def pages(site: Path, chosen: list[str]) -> list[str]:
     return [page for page in found if not chosen or any(part in page for part in chosen)]
 
 
+def pictures(browser: Any, address: str, paths: list[str], width: int, scheme: str, out: Path) -> list[str]:
+    """Take a picture of each page; return what is wrong with them."""
+    problems: list[str] = []
+    window = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+
+    def note(text: str) -> None:
+        problems.append(f"{window.url.removeprefix(address)} at {width}, {scheme}: {text}")
+
+    def on_request(request: Any) -> None:
+        if not request.url.startswith((address, "data:", "blob:")):
+            note(f"asks for {request.url}")
+
+    window.on("console", lambda message: note(message.text) if message.type == "error" else None)
+    window.on("pageerror", lambda error: note(str(error)))
+    window.on("request", on_request)
+    for path in paths:
+        window.goto(f"{address}/{path}", wait_until="networkidle")
+        window.evaluate("window.MathJax?.startup?.promise")
+        wide = window.evaluate("document.documentElement.scrollWidth")
+        if wide > width:
+            note(f"is {wide} pixels wide")
+        window.screenshot(
+            path=out / f"{path.removesuffix('.html').replace('/', '.')}-{width}-{scheme}.png", full_page=True
+        )
+    window.close()
+    return problems
+
+
 def main(site: Path, out: Path, chosen: list[str]) -> int:
     from playwright.sync_api import sync_playwright
 
@@ -52,26 +80,7 @@ def main(site: Path, out: Path, chosen: list[str]) -> int:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for width in WIDTHS:
             for scheme in SCHEMES:
-                page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-                name = ""
-                page.on("console", lambda m: problems.append(f"{name}: {m.text}") if m.type == "error" else None)
-                page.on("pageerror", lambda error: problems.append(f"{name}: {error}"))
-                page.on(
-                    "request",
-                    lambda r: None
-                    if r.url.startswith((address, "data:", "blob:"))
-                    else problems.append(f"{name}: {r.url}"),
-                )
-                for path in pages(site, chosen):
-                    name = f"{path} at {width}, {scheme}"
-                    page.goto(f"{address}/{path}", wait_until="networkidle")
-                    page.evaluate("window.MathJax?.startup?.promise")
-                    wide = page.evaluate("document.documentElement.scrollWidth")
-                    if wide > width:
-                        problems.append(f"{name}: the page is {wide} pixels wide")
-                    picture = out / f"{path.removesuffix('.html').replace('/', '.')}-{width}-{scheme}.png"
-                    page.screenshot(path=picture, full_page=True)
-                page.close()
+                problems += pictures(browser, address, pages(site, chosen), width, scheme, out)
         browser.close()
     server.shutdown()
     print("\n".join(dict.fromkeys(problems)) or f"{len(list(out.glob('*.png')))} pictures in {out}, no problems")
