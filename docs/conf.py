@@ -31,7 +31,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "sphinx-mathjax-offline",  # MathJax from a package, so that pages need no network
 ]
-exclude_patterns = ["_build", *(f"auto_examples/*.{kind}" for kind in ("ipynb", "py", "json", "md5"))]
+exclude_patterns = ["_build", *(f"gallery/*.{kind}" for kind in ("ipynb", "py", "json", "md5"))]
 root_doc = "index"
 
 # Pages in Markdown.
@@ -63,7 +63,7 @@ nitpick_ignore_regex = [
 
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
-    "gallery_dirs": "auto_examples",
+    "gallery_dirs": "gallery",
     "filename_pattern": r"/plot_",
     "ignore_pattern": r"^(?!plot_)",
     "within_subsection_order": "FileNameSortKey",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCS = sorted(p for p in (ROOT / "docs").rglob("*.md") if not {"_build", "auto_examples", "generated"} & set(p.parts))
+DOCS = sorted(p for p in (ROOT / "docs").rglob("*.md") if not {"_build", "gallery", "generated"} & set(p.parts))
 PAGES = [*DOCS, ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "benchmarks").glob("*.md"))]
 
 
@@ -39,7 +39,7 @@ def broken_links(page: Path, text: str) -> list[str]:
             continue
         name, _, anchor = target.partition("#")
         path = page if not name else (page.parent / name).resolve()
-        if page.is_relative_to(ROOT / "docs") and (name == "auto_examples/index" or "auto_examples/plot_" in name):
+        if page.is_relative_to(ROOT / "docs") and (name == "gallery/index" or "gallery/plot_" in name):
             path = ROOT / "examples" / f"{path.name}.py" if "plot_" in name else ROOT / "examples/GALLERY_HEADER.rst"
         if not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(path)):
             broken.append(target)
