@@ -42,7 +42,7 @@ bench: $(STAMP)  ## cramix and its peers in one process; writes the pages in ben
 	$(BIN)/python benchmarks/recovery.py
 
 docs: $(STAMP)  ## the site, in docs/_build/html; warnings are errors
-	if test -f src/cramix/html/idea.py; then $(BIN)/python -m cramix.html.idea docs/_static/idea.html; fi
+	$(BIN)/python docs/widgets.py
 	$(BIN)/python -m sphinx -W --keep-going -n -q docs docs/_build/html
 
 screenshots: docs  ## every page of the site at two widths, light and dark, in docs/_build/screenshots (needs Chromium)

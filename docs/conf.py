@@ -88,7 +88,7 @@ html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "cramix", "image_light": "_static/favicon.svg", "image_dark": "_static/favicon.svg"},
     "navbar_align": "left",
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 8,
     "navbar_end": ["theme-switcher"],
     "navbar_persistent": ["search-button"],
     "secondary_sidebar_items": ["page-toc"],
@@ -125,5 +125,6 @@ def setup(app: Any) -> None:
     """Connect the changes above, and tell pages which generated parts exist."""
     app.add_role("name", Name())
     app.connect("source-read", as_on_the_site)
-    if (HERE / "_static/idea.html").exists():
-        app.tags.add("idea")
+    for name in ("idea", "report", "landing"):  # of widgets.py
+        if (HERE / f"_static/{name}.html").exists():
+            app.tags.add(name)
