@@ -6,7 +6,7 @@ UCI ?= UCI_Datasets
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test slow lint bench docs screenshots figures reproduce clean
+.PHONY: demo test slow browser lint bench docs screenshots figures reproduce clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml constraints.txt
@@ -22,7 +22,10 @@ demo: $(STAMP)  ## groups that EM misses and the fits of every method: tables an
 test: $(STAMP)  ## all tests but the slow ones, with the examples in docstrings and pages
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-slow: $(STAMP)  ## the slow tests
+browser:  ## Chromium for the tests of pages, from Debian's packages unless it is there
+	@command -v chromium chromium-browser google-chrome >/dev/null || (apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)
+
+slow: $(STAMP) browser  ## the slow tests
 	$(BIN)/python -m pytest -n 2 -m slow
 
 lint: $(STAMP)  ## style, types, layers
@@ -45,7 +48,7 @@ docs: $(STAMP)  ## the site, in docs/_build/html; warnings are errors
 	$(BIN)/python docs/widgets.py
 	$(BIN)/python -m sphinx -W --keep-going -n -q docs docs/_build/html
 
-screenshots: docs  ## every page of the site at two widths, light and dark, in docs/_build/screenshots (needs Chromium)
+screenshots: docs browser  ## every page of the site at two widths, light and dark, in docs/_build/screenshots
 	$(BIN)/python docs/screenshots.py docs/_build/html docs/_build/screenshots
 
 figures: $(STAMP)  ## recompute the tables and figures of the pages

@@ -411,8 +411,9 @@ class DistributionalDQN(OffPolicyAlgorithm):
         self._n_updates += gradient_steps
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         means = metrics[0] if len(metrics) == 1 else torch.stack(metrics).mean(0)
+        unit = float(self.policy.unit)
         for name, value in zip(METRICS, means.tolist(), strict=True):
-            self.logger.record(f"train/{name}", value * (float(self.policy.unit) if name in _SCALED_METRICS else 1.0))
+            self.logger.record(f"train/{name}", value * (unit if name in _SCALED_METRICS else 1.0))
 
     def _measure_unit(self) -> None:
         """Choose the unit of returns by those in the replay buffer: at the start, and again when they have grown."""
