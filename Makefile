@@ -6,7 +6,7 @@ UCI ?= UCI_Datasets
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test slow browser lint package bench docs reproduce clean
+.PHONY: demo test slow browser lint package bench docs screenshots figures reproduce clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml constraints.txt
@@ -57,7 +57,14 @@ bench: $(STAMP)  ## cramix and its peers in one process; writes the pages in ben
 	$(BIN)/python benchmarks/regression.py $(UCI)
 	$(BIN)/python benchmarks/recovery.py
 
-docs: $(STAMP)  ## recompute the tables and figures of the pages
+docs: $(STAMP)  ## the site, in docs/_build/html; warnings are errors
+	$(BIN)/python docs/widgets.py
+	$(BIN)/python -m sphinx -W --keep-going -n -q docs docs/_build/html
+
+screenshots: docs browser  ## every page of the site at two widths, light and dark, in docs/_build/screenshots
+	$(BIN)/python docs/screenshots.py docs/_build/html docs/_build/screenshots
+
+figures: $(STAMP)  ## recompute the tables and figures of the pages
 	$(BIN)/python docs/precision.py
 	$(BIN)/python docs/slicing.py
 	$(BIN)/python docs/sketches.py

@@ -20,6 +20,13 @@ class Step:
             mixture, it is an upper bound. A Cramér or Wasserstein loss is in the units of the fit, see `Method.units`;
             for large targets it lacks the self energy of the target, which is the same for all mixtures.
         seconds: since the fit began.
+
+    Example:
+        >>> import torch, cramix
+        >>> g = torch.Generator().manual_seed(0)
+        >>> last = cramix.fit(torch.randn(200, generator=g), 1, generator=g).history[-1]
+        >>> last.n_components, last.loss < 2
+        (1, True)
     """
 
     name: str
@@ -50,6 +57,15 @@ class FitResult:
         shrinkage: of the covariances, chosen or given.
         passes: how often the source was read; None for data in memory.
         n_bad: number of rows of a source that were skipped because they could not be used.
+
+    Example:
+        >>> import torch, cramix
+        >>> g = torch.Generator().manual_seed(0)
+        >>> result = cramix.fit(torch.randn(200, generator=g), 1, generator=g)  # samples (n,)
+        >>> result.mixture
+        NormalMixture(weights=[1], means=[...], scales=[...])
+        >>> result.converged, result.n_samples, result.n_parameters, result.warnings
+        (True, 200, 2, ())
     """
 
     mixture: NormalMixture | MultivariateNormalMixture

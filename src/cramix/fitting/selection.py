@@ -50,6 +50,14 @@ class Selection:
     Args:
         results: a `FitResult` for each number of components.
         held_out: a `Score` for each number of components; none with `folds=0`, nor where too few samples are left.
+
+    Example:
+        >>> import torch, cramix
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(100, 2, generator=g), torch.randn(100, 2, generator=g) + 6])  # samples (n, d)
+        >>> choice = cramix.select(x, range(1, 4), generator=g)
+        >>> choice.by_bic, sorted(choice.results), choice.held_out[2].mean > choice.held_out[1].mean
+        (2, [1, 2, 3], True)
     """
 
     results: Mapping[int, FitResult]

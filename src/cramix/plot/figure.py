@@ -22,7 +22,12 @@ def component_styles(count: int) -> list[tuple[str, str]]:
 
 
 def require_matplotlib() -> type[Figure]:
-    """Return the class of figures, which need no screen; an ImportError says how to install matplotlib."""
+    """Return the class of figures, which need no screen; an ImportError says how to install matplotlib.
+
+    Example:
+        >>> require_matplotlib()(figsize=(4, 3)).axes
+        []
+    """
     require("matplotlib.figure", "cramix.plot needs matplotlib. Install it with: pip install 'cramix[plot]'")
     from cramix.plot.notebook_figure import Figure
 

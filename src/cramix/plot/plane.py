@@ -87,6 +87,19 @@ def panels(x: Tensor, fits: Sequence[tuple[str, MultivariateNormalMixture]], col
     """Draw points `(n, 2)` in a grid of panels, with the components of a mixture and a title in each.
 
     The limits are those of the points; components beyond them are cut off.
+
+    Args:
+        x: points `(n, 2)`.
+        fits: titles and mixtures of two dimensions.
+        columns: of the grid.
+
+    Example:
+        >>> from cramix import fit
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.randn(100, 2, generator=g)
+        >>> figure = panels(x, [(f"k = {k}", fit(x, k, generator=g).mixture) for k in (1, 2)], columns=2)
+        >>> [axes.get_title() for axes in figure.axes]
+        ['k = 1', 'k = 2']
     """
     low, high = x.min(0).values.tolist(), x.max(0).values.tolist()
     height = min(3.2 * (high[1] - low[1]) / (high[0] - low[0]), 4.0)

@@ -100,6 +100,12 @@ class DistributionalDQN(OffPolicyAlgorithm):
             function of a mixture.
         compile: whether the update is compiled: True, False, or "auto": in long runs, if there is a compiler.
         returns: options of the kind of return distribution.
+
+    Example:
+        >>> from cramix.rl import GMDQN
+        >>> model = GMDQN("MlpPolicy", "CartPole-v1", seed=0, learning_starts=50, policy_kwargs={"net_arch": [16]})
+        >>> isinstance(model, DistributionalDQN), model.learn(100).predict([[0.0, 0.0, 0.0, 0.0]])[0].shape
+        (True, (1,))
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
