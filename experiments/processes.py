@@ -11,6 +11,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection, wait
@@ -25,26 +26,44 @@ def run_jobs(work: Callable[..., Any], jobs: Mapping[str, tuple], count: int) ->
         jobs: its arguments, by the name of the job.
         count: number of processes at a time.
     """
+    waiting = list(jobs.items())[::-1]
+    for name, result in run_queue(work, lambda: waiting.pop() if waiting else None, count):
+        if isinstance(result, BaseException):
+            raise result
+        yield name, result
+
+
+def run_queue(
+    work: Callable[..., Any], choose: Callable[[], tuple[str, tuple] | None], count: int, seconds: float | None = None
+) -> Iterator[tuple[str, Any]]:
+    """Yield names and results of jobs as they finish, until a time limit. An error of a job is its result.
+
+    Args:
+        work: a function of a module.
+        choose: returns the name and the arguments of the next job, when a process is free; None if there is none yet.
+        count: number of processes at a time.
+        seconds: after which jobs that are still running are terminated.
+    """
     # Spawned: a fork would share the threads of torch.
     context = multiprocessing.get_context("spawn")
-    waiting = list(jobs.items())[::-1]
+    limit = None if seconds is None else time.monotonic() + seconds
     running: dict[Connection, tuple[str, Any]] = {}
     try:
-        while waiting or running:
-            while waiting and len(running) < count:
-                name, arguments = waiting.pop()
+        while True:
+            while len(running) < count and (job := choose()) is not None:
                 ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_job, args=(theirs, work, arguments))
+                process = context.Process(target=_job, args=(theirs, work, job[1]))
                 process.start()
                 theirs.close()
-                running[ours] = name, process
-            for ready in wait(list(running)):
+                running[ours] = job[0], process
+            left = None if limit is None else limit - time.monotonic()
+            if not running or (left is not None and left <= 0):
+                return
+            for ready in wait(list(running), left):
                 ours = cast(Connection, ready)
                 result, error = _receive(ours, *running[ours])
                 name, _ = running.pop(ours)
-                if error is not None:
-                    raise error
-                yield name, result
+                yield name, result if error is None else error
     finally:
         for _, process in running.values():
             process.terminate()

@@ -25,6 +25,11 @@ from experiments.minatar.settings import (
 )
 
 _TARGET_STEPS = 1000  # environment steps between copies to the target network
+# Options of the populations that `--beside` names.
+BESIDE = {
+    "default": {"algorithm": ["gmdqn"], "default": True, "rate": 5e-4},
+    "half": {"algorithm": ["gmdqn"], "hidden": Settings.hidden // 2},
+}
 RESULTS = Path(__file__).parents[1] / "results" / "minatar"
 
 
@@ -62,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--rate", type=float, nargs="+", default=RATES, help="learning rates to try")
         else:
             command.add_argument("--rate", type=float, help="learning rate of all algorithms")
+            command.add_argument(
+                "--beside", nargs="+", choices=tuple(BESIDE), default=(), help="populations of GMDQN to train beside it"
+            )
             command.add_argument("--rates", type=Path, default=RESULTS / "tune.csv", help="the result of tune")
     check = commands.add_parser("check", help="Compare games and gradients on a device with those on the CPU.")
     check.add_argument("--device", default="cuda")
@@ -122,21 +130,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         results.write(options.out / "random.csv", random_scores(), Result)
         return
-    from experiments.minatar.training import train
+    from experiments.minatar.training import Job, train
 
+    compiles = torch.device(options.device).type == "cuda" and not options.no_compile
     if torch.device(options.device).type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
-    compiles = torch.device(options.device).type == "cuda" and not options.no_compile
+        torch._dynamo.config.recompile_limit = 64  # a game is compiled for every population
     plan, labels, seed = _plan(options)
+    jobs = [Job(options.name or options.command, plan, labels)]
+    beside = options.beside if options.command == "train" else ()
+    jobs += [Job(name, *_plan(argparse.Namespace(**{**vars(options), **BESIDE[name]}))[:2]) for name in beside]
     found = train(
-        plan,
-        options.name or options.command,
+        jobs,
         options.out,
         device=torch.device(options.device),
         seed=seed,
         minutes=options.minutes,
         state=options.state,
-        labels=labels,
         max_steps=options.max_steps,
         finish=options.finish,
         compile=compiles,

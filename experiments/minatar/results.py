@@ -30,8 +30,8 @@ class Result:
         train_return: mean return of the training episodes that ended in the last tenth of the steps.
         parameters: of the networks.
         last_parameters: of their last layers.
-        seconds: time of the whole population.
-        together: number of runs of the population.
+        seconds: time of all runs that were trained together.
+        together: number of these runs.
     """
 
     label: str

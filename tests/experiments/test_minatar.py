@@ -24,7 +24,7 @@ from experiments.minatar.report import Scores, write_page
 from experiments.minatar.results import Point, Result, chosen_rates
 from experiments.minatar.returns import RETURNS
 from experiments.minatar.settings import ALGORITHMS, DEFAULT, Plan, Settings, Variant
-from experiments.minatar.training import train
+from experiments.minatar.training import Job, train
 
 CPU = torch.device("cpu")
 SMALL = Settings(
@@ -208,12 +208,18 @@ def test_a_resumed_population_is_bit_identical(tmp_path):
 
 def test_training_stops_resumes_and_writes_every_run(tmp_path):
     p = plan(("gmdqn", "ddqn"), games=("breakout",))
-    options = {"device": CPU, "state": tmp_path / "state", "max_steps": 50, "labels": {"gmdqn": "ours"}}
-    assert train(p, "x", tmp_path, minutes=0.0, **options) is None
+    jobs = [Job("x", p, {"gmdqn": "ours"}), Job("beside", plan(("gmdqn",), games=("freeway",), hidden=8, steps=600))]
+    options = {"device": CPU, "state": tmp_path / "state", "max_steps": 50}
+    assert train(jobs, tmp_path, minutes=0.0, **options) is None
     assert not (tmp_path / "x.csv").exists()
-    cut = train(p, "cut", tmp_path, minutes=0.0, finish=True, device=CPU, max_steps=50)
+    cut = train([Job("cut", p)], tmp_path, minutes=0.0, finish=True, device=CPU, max_steps=50)
     assert {row.steps for row in cut} == {400}
-    found = train(p, "x", tmp_path, **options)
+    both = train(jobs, tmp_path, **options)
+    assert [row.steps for row in both] == 4 * [800] + 2 * [600]
+    assert {row.together for row in both} == {6}
+    alone = train(jobs[1:], tmp_path / "alone", device=CPU, max_steps=50)
+    assert [row.score for row in both[4:]] == [row.score for row in alone]
+    found = both[:4]
     assert not (tmp_path / "state" / "x.pt").exists()
     rows = results.read(tmp_path / "x.csv", Result)
     assert [(row.label, row.game, row.seed) for row in rows] == [

@@ -3,6 +3,7 @@
 import gymnasium
 import numpy as np
 import pytest
+from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.environments import is_atari, make_env, make_training_env
@@ -39,6 +40,20 @@ def test_rewards_are_clipped_in_training_only(monkeypatch):
     training.reset()
     assert env.step(0)[1] == 28.0  # of four frames
     assert training.step(np.array([0]))[1].tolist() == [1.0]
+
+
+def test_several_games_run_in_processes_of_their_own():
+    envs = make_training_env(PONG, 2)
+    try:
+        assert isinstance(envs, SubprocVecEnv)
+        envs.seed(3)
+        first = envs.reset()
+        envs.seed(3)
+        assert first.shape == (2, 4, 84, 84)
+        assert first.dtype == np.uint8
+        np.testing.assert_array_equal(first, envs.reset())
+    finally:
+        envs.close()
 
 
 @pytest.mark.slow

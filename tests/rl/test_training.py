@@ -122,6 +122,71 @@ def test_fractions_that_are_drawn_resume_too(tmp_path, monkeypatch):
     assert outcome(train(iqn, tmp_path / "cut"), tmp_path / "cut") == whole
 
 
+def test_several_environments_resume_too(tmp_path, monkeypatch):
+    several = run(envs=3, interval=30)  # checkpoints after 30, 60, 90 and 120 steps
+    whole = outcome(train(several, tmp_path / "whole"), tmp_path / "whole")
+    assert [row["step"] for row in whole[0]["curve"]] == [30, 60, 90, 120]
+    clock = itertools.count()
+    monkeypatch.setattr(training.time, "monotonic", lambda: float(next(clock)))
+
+    def report(at, figures):
+        if at == 75:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(several, tmp_path / "cut", report)
+    assert _step(tmp_path / "cut") == 60
+    assert outcome(train(several, tmp_path / "cut"), tmp_path / "cut") == whole
+
+
+def test_steps_that_several_environments_do_not_divide(tmp_path):
+    odd = run(envs=7, steps=40, interval=20)
+    first = train(odd, tmp_path)
+    assert [row["step"] for row in first["curve"]] == [21, 42]
+    assert (tmp_path / "curve-42.json").exists()
+    (tmp_path / "result.json").unlink()
+    assert train(odd, tmp_path)["curve"] == first["curve"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "pace", "tau"),
+    [
+        ({}, (8, 1), 1 - 0.995**8),
+        ({"train_freq": 4}, (2, 1), 1 - 0.995**8),
+        ({"train_freq": 16}, (1, 2), 1 - 0.995**8),
+        ({"train_freq": 3, "gradient_steps": 2}, (16, 3), 1 - 0.995**8),
+        ({"gradient_steps": -1}, (-1, 1), 1 - 0.995**8),
+        ({"target_update_interval": 100}, (8, 1), 1.0),
+    ],
+)
+def test_updates_per_environment_step_do_not_depend_on_the_number_of_environments(settings, pace, tau, tmp_path):
+    found = []
+    for envs in (1, 8):
+        train(run(steps=96, episodes=1, envs=envs, settings={**SETTINGS, **settings}), tmp_path / str(envs))
+        found.append(run().algorithm().load(tmp_path / str(envs) / "model.zip"))
+    one, several = found
+    assert (several.gradient_steps, several.train_freq.frequency) == pace
+    assert several.tau == pytest.approx(tau)
+    assert several._n_updates == pytest.approx(one._n_updates, abs=16)
+    assert one._n_updates > 0
+
+
+def test_episodes_between_updates_need_one_environment(tmp_path):
+    settings = {**SETTINGS, "train_freq": [1, "episode"]}
+    train(run(steps=40, episodes=1, settings=settings), tmp_path / "one")
+    two = run(envs=2, settings=settings)
+    refuses(lambda: train(two, tmp_path / "two"), "train_freq", "1 episodes", "2 environments")
+
+
+def test_runs_of_versions_without_several_environments_resume(tmp_path):
+    first = train(run(steps=20, episodes=1), tmp_path)
+    for name in ("run.json", "result.json"):
+        content = json.loads((tmp_path / name).read_text())
+        del content["envs"]
+        (tmp_path / name).write_text(json.dumps(content))
+    assert train(run(steps=20, episodes=1), tmp_path)["returns"] == first["returns"]
+
+
 @pytest.mark.slow
 def test_killed_by_the_system(truth, tmp_path):
     code = f"""
@@ -275,6 +340,7 @@ def test_bad_runs_are_refused():
     refuses(lambda: run(algo="dqn"), "algo", "dqn", "one of")
     refuses(lambda: run(env="CartPole"), "env", "CartPole", "registered")
     refuses(lambda: run(steps=0), "steps", "0")
+    refuses(lambda: run(envs=0), "envs", "0")
     refuses(lambda: run(curve_episodes=-1), "curve_episodes", "-1")
 
 

@@ -35,6 +35,9 @@ def train(
         str, typer.Option("--algo", metavar="NAME", help="gmdqn, c51, qrdqn, crdqn, fqf, iqn, jt, nll or ddqn.")
     ] = "gmdqn",
     steps: Annotated[int, typer.Option("--steps", min=1, help="Number of environment steps.")] = 300_000,
+    envs: Annotated[
+        int, typer.Option("--envs", min=1, help="Environments that are stepped together; updates per step stay equal.")
+    ] = 1,
     seed: Seed = 0,
     preset: Annotated[str, typer.Option("--preset", help="Settings to start from: default or paper.")] = "default",
     risk: Risk = None,
@@ -44,6 +47,9 @@ def train(
     ] = None,
     interval: Annotated[int, typer.Option("--interval", min=1, help="Steps between checkpoints.")] = 25_000,
     episodes: Annotated[int, typer.Option("--episodes", min=1, help="Evaluation episodes of the final agent.")] = 100,
+    curve_episodes: Annotated[
+        int, typer.Option("--curve-episodes", min=0, help="Evaluation episodes at each checkpoint; 0: none.")
+    ] = 10,
     calibrate: Annotated[
         int,
         typer.Option(
@@ -74,7 +80,9 @@ def train(
             preset=preset,
             settings=given,
             interval=interval,
+            curve_episodes=curve_episodes,
             episodes=episodes,
+            envs=envs,
         )
         training.check_folder(run, out)
         resumed = training.checkpoint_step(out)

@@ -88,6 +88,19 @@ def panels(x: Any, fits: Sequence[tuple[str, MultivariateNormalMixture]], column
     """Draw points `(n, 2)` in a grid of panels, with the components of a mixture and a title in each.
 
     The limits are those of the points; components beyond them are cut off.
+
+    Args:
+        x: points `(n, 2)`.
+        fits: titles and mixtures of two dimensions.
+        columns: of the grid.
+
+    Example:
+        >>> from cramix import fit
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.randn(100, 2, generator=g)
+        >>> figure = panels(x, [(f"k = {k}", fit(x, k, generator=g).mixture) for k in (1, 2)], columns=2)
+        >>> [axes.get_title() for axes in figure.axes]
+        ['k = 1', 'k = 2']
     """
     x = as_tensor("x", x)
     low, high = x.min(0).values.tolist(), x.max(0).values.tolist()

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 _FRAMES = 4
 
@@ -30,13 +30,20 @@ def make_env(name: str, **options: Any) -> gymnasium.Env:
     return preprocess_frames(gymnasium.make(name, **{"frameskip": 1, **options}))
 
 
-def make_training_env(name: str) -> VecEnv:
-    """Return a vectorised environment to train in; its log has the rewards of the game."""
+def make_training_env(name: str, count: int = 1) -> VecEnv:
+    """Return a vectorised environment to train in; its log has the rewards of the game.
+
+    Args:
+        name: such as "CartPole-v1" or "ale_py:ALE/Pong-v5".
+        count: number of environments. Several games of the Arcade Learning Environment run in processes of their own;
+            steps of other environments are mostly too short for that to pay.
+    """
     if not is_atari(name):
-        return make_vec_env(name, n_envs=1)
+        return make_vec_env(name, n_envs=count)
     return make_vec_env(
         name,
-        n_envs=1,
+        n_envs=count,
+        vec_env_cls=SubprocVecEnv if count > 1 else DummyVecEnv,
         env_kwargs={"frameskip": 1},
         wrapper_class=preprocess_frames,
         wrapper_kwargs={"clip_rewards": True},

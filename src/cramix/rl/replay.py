@@ -195,8 +195,13 @@ class Replay(NStepReplayBuffer):
         return total.astype(np.float32, copy=False), (i + count - 1) % self.buffer_size, count
 
     def _tensors(self, arrays: Any, i: np.ndarray, j: np.ndarray, env: VecNormalize | None) -> Any:
-        chosen = {key: x[i, j] for key, x in arrays.items()} if isinstance(arrays, dict) else arrays[i, j]
-        return to_tensor(self._normalize_obs(chosen, env), self.device)
+        if env is not None:
+            chosen = {key: x[i, j] for key, x in arrays.items()} if isinstance(arrays, dict) else arrays[i, j]
+            return to_tensor(self._normalize_obs(chosen, env), self.device)
+        rows = i * self.n_envs + j
+        if isinstance(arrays, dict):
+            return {key: _gather(x, rows, self.device) for key, x in arrays.items()}
+        return _gather(arrays, rows, self.device)
 
     def save(self, path: str | os.PathLike | BinaryIO) -> None:
         """Write the transitions to a file, atomically, or to an open file."""
@@ -288,6 +293,19 @@ def _store(arrays: Any, i: int, values: Any, key: str = "") -> None:
     if arrays.dtype.kind == "f" and not np.isfinite(arrays[i]).all():
         wrong = arrays[i][~np.isfinite(arrays[i])][0]
         raise ValueError(f"observations must be finite; got {wrong}{f' in {key}' if key else ''}. Fix the environment.")
+
+
+def _gather(array: np.ndarray, rows: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Return rows of an array `(steps, envs, ...)`, numbered over both axes, on a device.
+
+    For a GPU they are collected in pinned memory, in their own type, so that the copy does not wait for the GPU.
+    """
+    flat = array.reshape(-1, *array.shape[2:])
+    if device.type != "cuda":
+        return torch.from_numpy(flat.take(rows, 0))
+    pinned = torch.empty((len(rows), *flat.shape[1:]), dtype=torch.from_numpy(flat[:0]).dtype, pin_memory=True)
+    flat.take(rows, 0, out=pinned.numpy(), mode="clip")  # the other modes go through a copy
+    return pinned.to(device, non_blocking=True)
 
 
 @lru_cache

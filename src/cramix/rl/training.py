@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import gymnasium
 import numpy as np
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.type_aliases import TrainFrequencyUnit
 
 from cramix.checks import check_choice, check_integer
 from cramix.rl import file
@@ -44,6 +46,7 @@ class Run:
         curve_episodes: number of evaluation episodes at each checkpoint, for the learning curve.
         episodes: number of evaluation episodes of the final agent.
         label: name of the run in a comparison; that of its algorithm if empty.
+        envs: number of environments that are stepped together; the updates per environment step remain those of one.
     """
 
     env: str
@@ -56,12 +59,13 @@ class Run:
     curve_episodes: int = 10
     episodes: int = 100
     label: str = ""
+    envs: int = 1
 
     def __post_init__(self):
         from cramix.rl import ALGORITHMS
 
         check_choice("algo", self.algo, ALGORITHMS)
-        for name in ("steps", "interval", "episodes"):
+        for name in ("steps", "interval", "episodes", "envs"):
             check_integer(name, getattr(self, name), 1)
         check_integer("curve_episodes", self.curve_episodes, 0)
         _find(self.env)
@@ -111,9 +115,9 @@ def _train(run: Run, folder: Path, report: Report | None) -> dict[str, Any]:
     remove_partial_files(folder, "run.json", "model.zip", "memory-*.npz", "curve-*.json", "result.json")
     check_folder(run, folder)
     if (folder / "result.json").exists():
-        _remove_checkpoints(folder, f"curve-{run.steps}.json")
+        _remove_checkpoints(folder, f"curve-{checkpoint_step(folder)}.json")
         return read_result(folder)
-    env = make_training_env(run.env)
+    env = make_training_env(run.env, run.envs)
     try:
         model, curve = _start(run, folder, env)
         write_json(folder / "run.json", asdict(run))  # after the settings were found to be valid
@@ -156,7 +160,7 @@ def finish(
     write_json(folder / "run.json", asdict(run))
     model.save(folder / "model.zip")
     write_json(folder / "result.json", result)
-    _remove_checkpoints(folder, f"curve-{run.steps}.json")
+    _remove_checkpoints(folder, f"curve-{model.num_timesteps}.json")
     return result
 
 
@@ -168,7 +172,7 @@ def calibrate_run(folder: str | Path, episodes: int) -> bool:
     """
     with locked(Path(folder)):
         result, path = read_result(Path(folder)), Path(folder) / "model.zip"
-        run = Run(**{name: result[name] for name in Run.__dataclass_fields__})
+        run = Run(**{name: result[name] for name in Run.__dataclass_fields__ if name in result})
         model = run.algorithm().load(path)
         calibrate(model, run.env, episodes)
         model.save(path)
@@ -193,7 +197,7 @@ def check_folder(run: Run, folder: str | Path) -> None:
     asked, path = json.loads(json.dumps(asdict(run))), Path(folder) / "run.json"
     if not path.exists():
         return
-    found = read_json(path, "env")
+    found = {"envs": 1, **read_json(path, "env")}  # runs of older versions do not say so
     differences = [name for name in asked if asked[name] != found.get(name)]
     if differences:
         name = differences[0]
@@ -214,15 +218,36 @@ def _start(run: Run, folder: Path, env: Any) -> tuple[DistributionalDQN, list[di
         elif len(env.observation_space.shape or ()) == 3:
             policy = "CnnPolicy"
         try:
-            return algorithm(policy, env, seed=run.seed, **algorithm.preset(run.preset, **run.settings)), []
+            model = algorithm(policy, env, seed=run.seed, **algorithm.preset(run.preset, **run.settings))
         except TypeError as error:  # unknown names
             raise ValueError(f"{run.algo}: {error}") from error
+        if run.envs > 1:
+            keep_pace(model)
+        return model, []
     model = algorithm.load(path, env)
     if model.num_timesteps < run.steps:  # a finished run needs no replay buffer
         model.load_replay_buffer(folder / f"memory-{model.num_timesteps}.npz", truncate_last_traj=False)
     path = folder / f"curve-{model.num_timesteps}.json"
     curve = read_json(path) if path.exists() else []  # runs trained jointly have it only in their result
     return model, curve
+
+
+def keep_pace(model: DistributionalDQN) -> None:
+    """Change the settings of a model with several environments so that it learns as with one.
+
+    Each environment step leads to as many updates as with one environment, and the target network moves as far.
+    """
+    every: Any = model.train_freq
+    if every.unit is not TrainFrequencyUnit.STEP:
+        raise ValueError(
+            f"train_freq must be a number of steps with {model.n_envs} environments; got {every.frequency} episodes. "
+            "Use one environment, or a number of steps."
+        )
+    if model.gradient_steps > 0:
+        pace = Fraction(model.n_envs * model.gradient_steps, every.frequency)
+        model.gradient_steps, model.train_freq = pace.numerator, pace.denominator
+    if model.target_update_interval < model.n_envs:
+        model.tau = 1 - (1 - model.tau) ** (model.n_envs / model.target_update_interval)
 
 
 def curve_seed(step: int) -> int:
