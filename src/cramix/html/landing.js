@@ -79,7 +79,7 @@ const inside = moments.filter(t => {
   return realised !== null && band[t].low <= realised && realised <= band[t].high;
 });
 const coverage = known.length ? `${Math.round(100 * inside.length / known.length)} % of the moments` : null;
-const decimals = Math.min(6, Math.max(0, 3 - Math.floor(Math.log10(height[1] - height[0]))));
+const decimals = Math.min(6, Math.max(0, 3 - Math.floor(Math.log10(usual))));
 
 /** A number as text: with a minus sign that is as wide as a plus, and none before a zero. */
 function signed(text) { return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−"); }
@@ -131,7 +131,7 @@ function drawReturns() {
     c.globalAlpha = 0.25;
     line(c, place(tick), 4, place(tick), bottom, 1);
     c.globalAlpha = 1;
-    c.fillText(number(tick).replace(/\.0+$/, ""), Math.min(width - 14, place(tick)), bottom + 14);
+    c.fillText(signed(format(tick, 6)), Math.min(width - 14, place(tick)), bottom + 14);
   }
   c.textAlign = "right";
   c.fillText("discounted return from here", width - 4, bottom + 29);
@@ -225,7 +225,7 @@ function drawPlot() {
     c.strokeStyle = colour("--line");
     line(c, margin, place(tick), width - margin, place(tick), 1);
     c.fillStyle = colour("--quiet");
-    c.fillText(number(tick).replace(/\.0+$/, ""), margin, place(tick) - 3);
+    c.fillText(signed(format(tick, 6)), margin, place(tick) - 3);
   }
   const x = moments.map(across), own = colour("--c0");
   c.fillStyle = own;
