@@ -8,7 +8,7 @@ const state = { now: 0, playing: false, measure: data.risk === "mean" ? "cvar" :
 // The return distributions: typed arrays of all moments, or of one where it is the same at all.
 const parts = ["weights", "means", "scales"].map(name =>
   new Float32Array(Uint8Array.from(atob(data.returns[name]), c => c.charCodeAt(0)).buffer));
-const components = data.returns.components, hasAtoms = parts[2].some((s, i) => s === 0 && parts[0][i % parts[0].length] > 0);
+const components = data.returns.components, hasAtoms = parts[2].includes(0);
 
 /** Call compute(moment, action) once for each pair of arguments. */
 function remember(compute) {
@@ -30,7 +30,8 @@ const mixture = remember((moment, action) => {
 });
 const summary = remember((moment, action) => {
   const p = mixture(moment, action);
-  return { mean: mean(p), low: quantile(p, 0.1), median: quantile(p, 0.5), high: quantile(p, 0.9), cvar: cvar(p, tail) };
+  const [low, median, high] = [0.1, 0.5, 0.9].map(u => quantile(p, u));
+  return { mean: mean(p), low, median, high, cvar: cvar(p, tail) };
 });
 let values = null; // of all actions by the measure that was picked
 function pick(measure, level) {
@@ -53,7 +54,7 @@ function sorted(x) { return Float64Array.from(x).sort(); }
 
 /** Limits that contain nearly all of the values in `lows` and `highs`. */
 function limitsOf(lows, highs) {
-  const a = sorted(lows), b = sorted(highs), low = a[Math.floor(0.02 * a.length)], high = b[Math.ceil(0.98 * b.length) - 1];
+  const low = sorted(lows)[Math.floor(0.02 * lows.length)], high = sorted(highs)[Math.ceil(0.98 * highs.length) - 1];
   const pad = 0.04 * (high - low) || 0.5 * (Math.abs(low) || 1);
   return [low - pad, high + pad];
 }
@@ -73,8 +74,12 @@ function viewOf(moment) {
 }
 const band = moments.map(t => summary(t, data.actions[t]));
 const height = limitsOf([...band.map(x => x.low), ...known], [...band.map(x => x.high), ...known]);
-const inside = moments.filter(t => data.realised[t] >= band[t].low && data.realised[t] <= band[t].high && data.realised[t] !== null);
-const decimals = Math.min(6, Math.max(0, 3 - Math.floor(Math.log10(height[1] - height[0]))));
+const inside = moments.filter(t => {
+  const realised = data.realised[t];
+  return realised !== null && band[t].low <= realised && realised <= band[t].high;
+});
+const coverage = known.length ? `${Math.round(100 * inside.length / known.length)} % of the moments` : null;
+const decimals = Math.min(6, Math.max(0, 3 - Math.floor(Math.log10(usual))));
 
 /** A number as text: with a minus sign that is as wide as a plus, and none before a zero. */
 function signed(text) { return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−"); }
@@ -108,7 +113,8 @@ function curves(moment, x) {
 }
 
 function drawReturns() {
-  const canvas = $("returns"), row = names.length <= 4 ? 64 : names.length <= 8 ? 48 : 36, moment = state.now, view = viewOf(moment);
+  const canvas = $("returns"), row = names.length <= 4 ? 64 : names.length <= 8 ? 48 : 36;
+  const moment = state.now, view = viewOf(moment);
   canvas.style.height = `${names.length * row + 36}px`;
   const { context: c, width } = prepare(canvas), bottom = names.length * row + 4;
   c.font = font(13, 600);
@@ -125,7 +131,7 @@ function drawReturns() {
     c.globalAlpha = 0.25;
     line(c, place(tick), 4, place(tick), bottom, 1);
     c.globalAlpha = 1;
-    c.fillText(number(tick).replace(/\.0+$/, ""), Math.min(width - 14, place(tick)), bottom + 14);
+    c.fillText(signed(format(tick, 6)), Math.min(width - 14, place(tick)), bottom + 14);
   }
   c.textAlign = "right";
   c.fillText("discounted return from here", width - 4, bottom + 29);
@@ -162,8 +168,10 @@ function drawReturns() {
     c.globalAlpha = 1;
   });
   if (!over && data.realised[moment] !== null) drawRealised(c, place(data.realised[moment]), chosen, row, left, width);
-  canvas.setAttribute("aria-label", over ? "The episode is over." : names.map((name, a) => `${name}: mean ` +
-    `${number(summary(moment, a).mean)}, 80 % between ${number(summary(moment, a).low)} and ${number(summary(moment, a).high)}`).join("; "));
+  canvas.setAttribute("aria-label", over ? "The episode is over." : names.map((name, a) => {
+    const [centre, low, high] = ["mean", "low", "high"].map(key => number(summary(moment, a)[key]));
+    return `${name}: mean ${centre}, 80 % between ${low} and ${high}`;
+  }).join("; "));
 }
 
 function drawRealised(c, x, chosen, row, left, width) {
@@ -210,13 +218,14 @@ const margin = 8; // half the thumb of the slider below
 function drawPlot() {
   const { context: c, width, height: tall } = prepare($("plot")), top = 4, bottom = tall - 10;
   const across = i => margin + i / end * (width - 2 * margin);
-  const place = y => bottom - (Math.min(height[1], Math.max(height[0], y)) - height[0]) / (height[1] - height[0]) * (bottom - top);
+  const [low, high] = height, clamped = y => Math.min(high, Math.max(low, y));
+  const place = y => bottom - (clamped(y) - low) / (high - low) * (bottom - top);
   c.font = font(11);
   for (const tick of ticks(height, 4)) {
     c.strokeStyle = colour("--line");
     line(c, margin, place(tick), width - margin, place(tick), 1);
     c.fillStyle = colour("--quiet");
-    c.fillText(number(tick).replace(/\.0+$/, ""), margin, place(tick) - 3);
+    c.fillText(signed(format(tick, 6)), margin, place(tick) - 3);
   }
   const x = moments.map(across), own = colour("--c0");
   c.fillStyle = own;
@@ -251,12 +260,14 @@ function element(tag, text, className = "") {
 function showChoice() {
   const moment = state.now, chosen = data.actions[moment];
   if (moment === end) {
-    const share = known.length ? ` The 80 % band held the realised return at ${Math.round(100 * inside.length / known.length)} % of the moments.` : "";
-    return $("choice").replaceChildren(`The episode is over: ${data.steps[end]} steps, score ${score(data.scores[end])}.${share}`);
+    const held = coverage ? ` The 80 % band held the realised return at ${coverage}.` : "";
+    const result = `The episode is over: ${data.steps[end]} steps, score ${score(data.scores[end])}.`;
+    return $("choice").replaceChildren(result + held);
   }
   const best = bestAction(moment), same = best === chosen;
-  $("choice").replaceChildren("The agent chose ", element("b", names[chosen], "agent"), `; by ${spec()} it would ${same ? "also " : ""}choose `,
-    element("b", names[best], same ? "agent" : "other"), ".");
+  const ours = element("b", names[chosen], "agent"), theirs = element("b", names[best], same ? "agent" : "other");
+  const between = `; by ${spec()} it would ${same ? "also " : ""}choose `;
+  $("choice").replaceChildren("The agent chose ", ours, between, theirs, ".");
 }
 
 function showNumbers() {
@@ -287,7 +298,8 @@ function show() {
   $("percentile").textContent = share === null ? "" : `higher than ${Math.round(share)} % of the predicted returns`;
   const action = moment === end ? "end" : names[data.actions[moment]];
   $("time").value = moment;
-  $("time").setAttribute("aria-valuetext", `step ${step} of ${data.steps[end]}, score ${score(data.scores[moment])}, ${action}`);
+  const position = `step ${step} of ${data.steps[end]}`;
+  $("time").setAttribute("aria-valuetext", `${position}, score ${score(data.scores[moment])}, ${action}`);
   showChoice();
   showNumbers();
   drawReturns();
@@ -308,8 +320,8 @@ function scan() {
     }
     if (state.differs.length < end) return void setTimeout(some);
     const count = state.differs.filter(Boolean).length;
-    $("difference").textContent = count ? `In this episode, ${spec()} would choose differently at ${count} of ${end} moments.`
-      : `In this episode, ${spec()} would choose as the agent did at all ${end} moments.`;
+    const where = count ? `differently at ${count} of ${end} moments` : `as the agent did at all ${end} moments`;
+    $("difference").textContent = `In this episode, ${spec()} would choose ${where}.`;
     $("next").disabled = !count;
     drawPlot();
   })();
@@ -359,8 +371,13 @@ function play(on) {
 function onKey(event) {
   const { target, key } = event, by = event.shiftKey ? 10 : 1;
   if (event.ctrlKey || event.altKey || event.metaKey || target.matches("select, #level")) return;
-  const act = { " ": () => play(!state.playing), ArrowLeft: () => visit(state.now - by), ArrowRight: () => visit(state.now + by),
-    Home: () => visit(0), End: () => visit(end) }[key];
+  const act = {
+    " ": () => play(!state.playing),
+    ArrowLeft: () => visit(state.now - by),
+    ArrowRight: () => visit(state.now + by),
+    Home: () => visit(0),
+    End: () => visit(end),
+  }[key];
   if (!act || (key === " " && target.matches("button"))) return;
   event.preventDefault();
   act();
@@ -379,18 +396,21 @@ function describe() {
   $("cvar-head").textContent = `CVaR ${format(tail, 3)}`;
   $("frame").style.setProperty("--ratio", data.width / data.height);
   $("frame").classList.toggle("small", data.width < 300);
-  $("plot").setAttribute("aria-label", `Predicted mean and 80 % band of the return from each moment on, and the realised return` +
-    (known.length ? `, which is inside the band at ${Math.round(100 * inside.length / known.length)} % of the moments` : ""));
+  $("plot").setAttribute("aria-label", "Predicted mean and 80 % band of the return from each moment on, and the " +
+    `realised return${coverage ? `, which is inside the band at ${coverage}` : ""}`);
   const stride = data.steps[1] - data.steps[0], notes = [
     `Returns are discounted: each step of delay multiplies a reward by ${format(data.gamma)}.`,
     "The realised return is the discounted sum of the rewards that followed, and belongs to the chosen action.",
-    "CVaR is the mean of the worst fraction of returns." + (hasAtoms ? " Curves are distribution functions, because these predictions have atoms." : ""),
+    "CVaR is the mean of the worst fraction of returns.",
   ];
+  if (hasAtoms) notes.push("Curves are distribution functions, because these predictions have atoms.");
   if (names.length > 1) notes.push("Between actions that are equally good by a measure, the agent's choice stands.");
   if (stride > 1) notes.push(`The page shows one step in ${stride}.`);
   if (data.share > 1) notes.push(`To keep this file small, ${data.share} neighbouring moments share a picture.`);
-  if (known.length < end) notes.push("A time limit ended the episode. The realised return goes on with what the agent expects after it, " +
-    "and is left out where that would be more than a tenth of it.");
+  if (known.length < end) {
+    notes.push("A time limit ended the episode. The realised return goes on with what the agent expects after it, " +
+      "and is left out where that would be more than a tenth of it.");
+  }
   $("notes").replaceChildren(element("p", notes.join(" ")));
 }
 
