@@ -182,7 +182,7 @@ def _view(mixture: MultivariateNormalMixture, x: Tensor, weights: Tensor | None,
     pad = 0.05 * (high - low) or 0.5 * (abs(low) or 1.0)
     low, high = low - pad, high + pad
     bars = torch.histogram(values, bins=_BARS, range=(low, high), weight=shares).hist * _BARS / (high - low)
-    outside = int(((values < low) | (values > high)).sum())
+    outside = ((values < low) | (values > high)).double().mean().item()
     return {"low": low, "high": high, "bars": _short(bars), "outside": outside}
 
 
