@@ -263,7 +263,7 @@ function drawBic() {
 }
 
 function drawHistory() {
-  const shown = page.history.filter(({ lines }) => lines.some(({ losses }) => losses.length > 1));
+  const shown = page.history.filter(({ lines }) => lines.some(({ losses }) => losses.filter(Number.isFinite).length > 1));
   byId("history-section").hidden = !shown.length;
   byId("history").replaceChildren();
   const charts = shown.map(({ name, axis, variants, lines }) => {
