@@ -39,6 +39,7 @@ def data(path: Path) -> dict[str, Any]:
         ({"X": torch.zeros(5, 3)}, r"X must be samples \(n, 2\).*got \(5, 3\)"),
         ({"X": torch.zeros(0, 2)}, r"X must be samples"),
         ({"X": torch.full((5, 2), torch.nan)}, "X"),
+        ({"X": cramix.source(torch.zeros(5, 2))}, "X must be samples in memory; got a source"),
         ({"names": ["a"]}, "names must be 2, one for each column; got 1"),
         ({"sample_weight": torch.ones(3)}, r"sample_weight must have shape \(50,\).*got \(3,\)"),
         ({"sample_weight": -torch.ones(50)}, "sample_weight must be >= 0"),

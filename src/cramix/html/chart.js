@@ -66,3 +66,9 @@ function axisLeft(parent, scale, x, count = 4, shown = format) {
     svg("text", { x: x - 7, y: scale(y) + 4, "text-anchor": "end", text: shown(y) }, axis);
   }
 }
+
+/** A format for the numbers of an axis with as many digits as tell its ticks apart. */
+function telling(low, high) {
+  const digits = Math.ceil(Math.log10(Math.max(Math.abs(low), Math.abs(high)) / (high - low))) + 2;
+  return v => format(v, Math.min(Math.max(digits, 4), 12));
+}

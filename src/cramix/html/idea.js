@@ -9,6 +9,11 @@ const copy = p => ({ weights: [...p.weights], means: [...p.means], scales: [...p
 const clamp = (x, low, high) => Math.min(Math.max(x, low), high);
 const state = { model: copy(presets[0].model), target: copy(presets[0].target), cramer: null, likelihood: null };
 
+/** A number in few characters. */
+function compact(x, digits = 4) {
+  return x && Math.abs(x) < 1e-2 ? x.toExponential(Math.max(digits - 2, 0)) : format(x, digits);
+}
+
 /** Both losses of a model, with gradients; the second is null if the model has an atom. */
 function losses(model, target) { return { cramer: cramer(model, target), likelihood: crossEntropy(model, target) }; }
 
@@ -164,7 +169,7 @@ function spoken(side, kind, i, value) {
 /** Draw the step against a gradient: across for means and scales, upwards for weights. */
 function drawArrow(loss, kind, left, top, offset, slope) {
   if (slope === null || !Number.isFinite(slope)) return;
-  const [unit, most] = ARROW[kind], length = Math.min(Math.abs(slope) * unit, most), cut = Math.abs(slope) * unit > most;
+  const [unit, longest] = ARROW[kind], most = Math.min(longest, picture.x.to / 5), length = Math.min(Math.abs(slope) * unit, most), cut = Math.abs(slope) * unit > most;
   if (length < 1.5) return;
   const turn = kind === "weight" ? (slope < 0 ? -90 : 90) : slope < 0 ? 0 : 180;
   const shift = kind === "weight" ? `${left + offset * 1.2} ${top}` : `${left} ${top + offset}`;
@@ -175,8 +180,10 @@ function drawArrow(loss, kind, left, top, offset, slope) {
   if (!cut) return;
   const side = slope < 0 ? 1 : -1, anchor = kind === "weight" ? "middle" : slope < 0 ? "start" : "end";
   const x = kind === "weight" ? left + offset * 1.2 : left + side * (tip + 9);
-  const y = kind === "weight" ? top - side * (tip + 12) + 4 : top + offset + 4;
-  svg("text", { class: `arrow ${loss}`, x, y, "text-anchor": anchor, text: format(Math.abs(slope), 3) }, picture.labels);
+  const room = x > 44 && x < picture.x.to - 28; // else the number stands above the arrow
+  const y = kind === "weight" ? top - side * (tip + 12) + 4 : top + offset + (room ? 4 : -8);
+  const placed = room || kind === "weight" ? { x, "text-anchor": anchor } : { x: x - side * 10, "text-anchor": slope < 0 ? "end" : "start" };
+  svg("text", { class: `arrow ${loss}`, y, ...placed, text: format(Math.abs(slope), 3) }, picture.labels);
 }
 
 function drawDistributions() {
@@ -197,8 +204,8 @@ function showNumbers() {
   for (const loss of LOSSES) {
     const found = state[loss];
     const largest = found ? Math.max(...Object.values(KINDS).flatMap(name => found[name].map(Math.abs))) : null;
-    set(byId(`${loss}-value`), { text: found ? format(found.value) : "not defined", "data-value": found ? found.value : "" });
-    set(byId(`${loss}-largest`), { text: format(largest, 3), "data-value": largest ?? "" });
+    set(byId(`${loss}-value`), { text: found ? compact(found.value) : "not defined", "data-value": found ? found.value : "" });
+    set(byId(`${loss}-largest`), { text: compact(largest, 3), "data-value": largest ?? "" });
   }
   const rows = [];
   for (const [kind, name] of Object.entries(KINDS)) {
@@ -208,7 +215,7 @@ function showNumbers() {
       row.append(head);
       for (const [group, number] of [["", value], ...LOSSES.map(loss => [loss, gradient(loss, kind, i)])]) {
         const cell = document.createElement("td");
-        set(cell, { class: group, "data-value": number ?? "", text: format(number) });
+        set(cell, { class: group, "data-value": number ?? "", text: compact(number) });
         row.append(cell);
       }
       rows.push(row);
@@ -283,18 +290,19 @@ function outcome(run) {
 
 /** Draw a loss of both runs over the steps: the Cramér distance on a logarithmic scale. */
 function drawHistory(root, loss) {
-  const { width, height } = measure(root), scaled = loss === "cramer" ? v => v === null ? NaN : Math.log10(Math.max(v, 1e-12)) : v => v ?? NaN;
+  const { width, height } = measure(root), scaled = loss === "cramer" ? v => v === null ? NaN : Math.log10(Math.max(v, 1e-30)) : v => v ?? NaN;
   const lines = runs.map(run => run.history.map(entry => scaled(entry[loss])));
   const all = lines.flat().filter(Number.isFinite);
   root.replaceChildren();
-  if (!all.length) {
-    svg("text", { class: "label", x: 8, y: height / 2, text: "not defined: the model has an atom" }, root);
+  if (!all.length || lines[0].length === 1) {
+    const text = all.length ? "Press Descend to see the runs." : "Not defined: the model has an atom.";
+    svg("text", { class: "label", x: 8, y: height / 2, text }, root);
     return;
   }
   const low = Math.min(...all), high = Math.max(...all), pad = 0.08 * (high - low) || 0.5;
-  const x = linear(0, Math.max(20, lines[0].length - 1), 52, width - 12), y = linear(low - pad, high + pad, height - 24, 6);
+  const x = linear(0, Math.max(20, lines[0].length - 1), 68, width - 12), y = linear(low - pad, high + pad, height - 24, 6);
   axisBelow(root, x, height - 20, width < 400 ? 4 : 8);
-  axisLeft(root, y, 52, 3, loss === "cramer" ? v => format(10 ** v, 1) : format);
+  axisLeft(root, y, 68, 3, loss === "cramer" ? v => compact(10 ** v, 1) : telling(y.low, y.high));
   lines.forEach((values, j) => {
     const name = LOSSES[j], points = values.map((v, i) => [x(i), y(v)]);
     svg("path", { class: `line ${name}`, d: path(points) }, root);
@@ -320,6 +328,7 @@ function ends(lines, x, y) {
 function stop() {
   cancelAnimationFrame(frame);
   frame = null;
+  byId("steps").setAttribute("aria-live", "polite");
   const button = byId("descend"), rest = runs[0].history.length <= MOST_STEPS;
   button.textContent = runs[0].history.length > 1 ? rest ? "Go on" : "Done" : "Descend";
   button.disabled = !rest;
@@ -336,6 +345,7 @@ byId("descend").addEventListener("click", () => {
   if (frame !== null) { stop(); return; }
   if (reducedMotion()) { advance(50); stop(); return; }
   byId("descend").textContent = "Pause";
+  byId("steps").setAttribute("aria-live", "off"); // it changes at every frame
   play();
 });
 byId("reset").addEventListener("click", restart);

@@ -26,14 +26,25 @@ function pick(i) {
   byId("fit").classList.toggle("picked", i !== null);
 }
 
-/** Let an element highlight its component when it is pointed at or has the focus. */
+/** Call show(number) while an element is pointed at or has the focus, and then show(null); the pointer comes first. */
+function attends(element, number, show) {
+  const now = show.now ??= { pointed: null, focused: null };
+  const on = (event, how, value) => element.addEventListener(event, () => {
+    now[how] = value;
+    show(now.pointed ?? now.focused);
+  });
+  on("pointerenter", "pointed", number);
+  on("pointerleave", "pointed", null);
+  on("focus", "focused", number);
+  on("blur", "focused", null);
+  set(element, { tabindex: 0 });
+}
+
+/** Let an element highlight its component. */
 function picks(element, i) {
-  set(element, { "data-component": i, tabindex: 0 });
+  set(element, { "data-component": i });
   element.style.setProperty("--own", ownColour(i));
-  element.addEventListener("pointerenter", () => pick(i));
-  element.addEventListener("pointerleave", () => pick(null));
-  element.addEventListener("focus", () => pick(i));
-  element.addEventListener("blur", () => pick(null));
+  attends(element, i, pick);
 }
 
 // Data and fit.
@@ -50,11 +61,11 @@ function drawFit() {
   pick(picked);
   drawPointed();
   const { count } = page.rows, outside = Math.max(page.views[across].outside, page.views[up].outside);
-  const some = count < page.n_rows ? `${count.toLocaleString("en")} of ${page.n_rows.toLocaleString("en")} rows, drawn at random` : `all ${count.toLocaleString("en")} rows`;
+  const some = count < page.n_rows ? `${count.toLocaleString("en")} of ${page.n_rows.toLocaleString("en")} rows, drawn at random to keep the file small` : `all ${count.toLocaleString("en")} rows`;
   byId("shown").textContent = line ? "" : some;
   const bars = "Bars are the data, the line over them is the mixture.";
   byId("legend").textContent = (line ? bars : `Ellipses are 1 and 2 standard deviations from the means. ${bars}`)
-    + (outside ? ` ${outside === 1 ? "1 row lies" : `${outside.toLocaleString("en")} rows lie`} beyond an axis.` : "");
+    + (outside ? ` ${format(100 * outside, 2)} % of the rows lie beyond an axis.` : "");
 }
 
 /** Bars and density of a coordinate; `point` maps a value and a height to pixels. */
@@ -160,7 +171,12 @@ function described(i, columns) {
   return `component ${i}, weight ${format(weights[i])}: ${parts.join(", ")}`;
 }
 
-/** Mark the row that the reader points at in the list of the worst. */
+/** Mark one of the worst rows in the picture; null for none. */
+function point(n) {
+  pointed = n;
+  drawPointed();
+}
+
 function drawPointed() {
   byId("fit").querySelectorAll(".mark").forEach(element => element.remove());
   document.querySelectorAll("#worst tbody tr").forEach((row, n) => row.classList.toggle("on", n === pointed));
@@ -202,17 +218,13 @@ function fillWorst() {
   byId("counted").textContent = `Rows are counted from ${page.counted_from}${page.worst.some(({ place }) => place) ? ", over all files" : ""}.`;
   byId("worst").tHead.rows[0].cells[2].style.textAlign = "left";
   page.worst.forEach((entry, n) => {
-    const row = make("tr", { tabindex: 0 }, byId("worst").tBodies[0]);
+    const row = make("tr", {}, byId("worst").tBodies[0]);
     const head = make("th", { scope: "row", text: entry.number }, row);
     if (entry.place) make("span", { class: "place", text: ` ${entry.place}` }, head);
     make("td", { text: format(entry.log_density), "data-value": entry.log_density }, row);
     make("td", { class: "words", text: entry.why }, row);
     for (const value of entry.values) make("td", { text: format(value), "data-value": value }, row);
-    const point = number => () => { pointed = number; drawPointed(); };
-    row.addEventListener("pointerenter", point(n));
-    row.addEventListener("pointerleave", point(null));
-    row.addEventListener("focus", point(n));
-    row.addEventListener("blur", point(null));
+    attends(row, n, point);
   });
 }
 
@@ -238,7 +250,7 @@ function drawBic() {
   if (entries.length < 2) return;
   const { width, height } = measure(root), values = entries.map(({ bic }) => bic), numbers = entries.map(entry => entry.k);
   root.replaceChildren();
-  const low = Math.min(...values), high = Math.max(...values), pad = 0.12 * (high - low) || 1;
+  const low = Math.min(...values), high = Math.max(...values), pad = 0.2 * (high - low) || 1;
   const x = linear(Math.min(...numbers), Math.max(...numbers), 72, width - 24), y = linear(low - pad, high + pad, height - 40, 6);
   axisBelow(root, x, height - 38, Math.min(numbers.length - 1, 9));
   axisLeft(root, y, 62, 4, v => format(v, 6));
@@ -251,7 +263,7 @@ function drawBic() {
 }
 
 function drawHistory() {
-  const shown = page.history.filter(({ lines }) => lines.some(({ losses }) => losses.length > 1));
+  const shown = page.history.filter(({ lines }) => lines.some(({ losses }) => losses.filter(Number.isFinite).length > 1));
   byId("history-section").hidden = !shown.length;
   byId("history").replaceChildren();
   const charts = shown.map(({ name, axis, variants, lines }) => {
@@ -261,12 +273,6 @@ function drawHistory() {
     return [svg("svg", { role: "img", "aria-label": `Loss over ${over}: ${name}` }, figure), axis, variants, lines];
   });
   for (const chart of charts) drawStage(...chart); // measured once all figures share the width
-}
-
-/** Numbers of an axis with as many digits as tell its ticks apart. */
-function telling(low, high) {
-  const digits = Math.ceil(Math.log10(Math.max(Math.abs(low), Math.abs(high)) / (high - low))) + 2;
-  return v => format(v, Math.min(Math.max(digits, 4), 12));
 }
 
 function drawStage(root, axis, variants, lines) {

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cramix.arrays import as_tensor, column_names
 from cramix.checks import check_finite, check_integer, check_nonnegative
+from cramix.data import is_source_like
 from cramix.fitting import FitResult, Step
 from cramix.html.page import write_page
 from cramix.html.worst import WorstRow, WorstRows, has_density, what_stands_out
@@ -21,7 +22,7 @@ from cramix.mixture.coordinates import in_coordinates
 # What a page shows at most, so that its file stays below 3 MB: rows, numbers in them, columns and components.
 _MOST_ROWS, _MOST_NUMBERS, _MOST_COLUMNS, _MOST_COMPONENTS = 4000, 100_000, 30, 50
 _MOST_STEPS = 2000
-_BARS = 40
+_LEAST_BARS, _MOST_BARS = 8, 40
 # Fraction of the rows beyond either end of a column's axis, at most.
 _OUTSIDE = 0.002
 _NO_DENSITY = "Some component has no density, so that rows cannot be ranked by how well they fit."
@@ -102,6 +103,10 @@ def _checked(
     dim: int, X: Any, sample_weight: Any, names: Sequence[str] | None
 ) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
     """Return samples `(n, d)` and weights in float64, and names."""
+    if is_source_like(X):
+        raise ValueError(
+            "X must be samples in memory; got a source. Pass a sample of its rows and n_rows, or run cramix fit --html."
+        )
     x = as_tensor("X", X).detach().cpu().double()
     if x.dim() not in (1, 2) or (x.shape[1:] or (1,)) != (dim,) or not len(x):
         raise ValueError(f"X must be samples (n, {dim}), as the mixture has {dim} coordinates; got {tuple(x.shape)}.")
@@ -181,8 +186,9 @@ def _view(mixture: MultivariateNormalMixture, x: Tensor, weights: Tensor | None,
     high = max(ends[2], (mixture.means[:, j] + 2 * scales)[heavy].max().item())
     pad = 0.05 * (high - low) or 0.5 * (abs(low) or 1.0)
     low, high = low - pad, high + pad
-    bars = torch.histogram(values, bins=_BARS, range=(low, high), weight=shares).hist * _BARS / (high - low)
-    outside = int(((values < low) | (values > high)).sum())
+    count = min(max(int(2 * len(values) ** 0.5), _LEAST_BARS), _MOST_BARS)
+    bars = torch.histogram(values, bins=count, range=(low, high), weight=shares).hist * count / (high - low)
+    outside = ((values < low) | (values > high)).double().mean().item()
     return {"low": low, "high": high, "bars": _short(bars), "outside": outside}
 
 
