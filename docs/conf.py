@@ -38,7 +38,7 @@ root_doc = "index"
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "attrs_block", "attrs_inline"]
 myst_heading_anchors = 4
 myst_dmath_double_inline = True
-mathjax3_config = {"chtml": {"displayAlign": "left"}}  # formulas wider than the window can be scrolled to their start
+mathjax3_config = {"chtml": {"displayAlign": "left", "scale": 0.9}}
 suppress_warnings = ["config.cache"]  # sphinx-gallery's order is a function
 
 # Docstrings.
@@ -98,7 +98,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-light",
     "pygments_dark_style": "a11y-dark",
 }
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "play": []}
 
 
 class Name(AutoLink):
