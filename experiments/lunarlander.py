@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -31,12 +32,27 @@ def main(
     device: Device = None,
 ) -> None:
     """Train GMDQN and the other algorithms over seeds, and compare their final agents (hours)."""
-    for name in algo or ():
-        check_choice("algo", name, ALGORITHMS)
+    names = _algorithms(algo, device)
     envs = {name: steps or _STEPS.get(name, 300_000) for name in env or _STEPS}
-    counts = {name: seeds if name == report.OURS else rival_seeds for name in algo or ALGORITHMS}
+    counts = {name: seeds if name == report.OURS else rival_seeds for name in names}
     runs = plan(envs, {name: count for name, count in counts.items() if count}, episodes=episodes)
     report.standings(report.train(runs, out, workers, device), out, "algorithm")
+
+
+def _algorithms(chosen: list[str] | None, device: str | None) -> list[str]:
+    """Return the names of the algorithms; joint training on a device leaves out those that it does not support."""
+    for name in chosen or ():
+        check_choice("algo", name, ALGORITHMS)
+    names = list(chosen or ALGORITHMS)
+    if device is None:
+        return names
+    # Their networks draw random numbers in training, which all agents of a population would share.
+    alone = [name for name in names if getattr(ALGORITHMS[name].returns_class, "has_modes", False)]
+    if chosen and alone:
+        raise ValueError(f"algo must be one that can be trained jointly; got {alone[0]}. Train it without --device.")
+    if alone:
+        print(f"Left out, because joint training does not support it: {', '.join(alone)}.", file=sys.stderr)
+    return [name for name in names if name not in alone]
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cramix.rl import GMDQN
+from cramix.rl import ALGORITHMS, GMDQN
 from experiments import ablation, lunarlander, screening
 from experiments.ablation import PAPER, VARIATIONS
 from experiments.comparison import Standing
@@ -48,6 +48,19 @@ def test_the_comparison_is_told_drawn_and_not_run_twice(tmp_path: Path) -> None:
         assert picture.size[0] > 800
     assert run(tmp_path, *options)[0] == 0
     assert {path: path.stat().st_mtime_ns for path in results} == results
+
+
+def test_joint_training_leaves_out_algorithms_that_it_does_not_support(tmp_path, monkeypatch):
+    trained = []
+    monkeypatch.setattr(lunarlander.report, "train", lambda runs, *_: trained.extend(runs))
+    monkeypatch.setattr(lunarlander.report, "standings", lambda *_: None)
+    code, _, error = run(tmp_path, "--device", "cpu")
+    assert code == 0
+    assert "Left out, because joint training does not support it: iqn." in error
+    assert {run.algo for run in trained} == set(ALGORITHMS) - {"iqn"}
+    code, _, error = run(tmp_path, "--device", "cpu", "--algo", "iqn")
+    assert code == 2
+    assert "algo must be one that can be trained jointly; got iqn. Train it without --device." in error
 
 
 @pytest.mark.slow

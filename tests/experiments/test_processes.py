@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.processes import run_jobs
+from experiments.processes import run_jobs, run_queue
 
 
 def double(x: int) -> int:
@@ -66,6 +66,22 @@ def test_an_error_of_any_kind_is_told():
 def test_a_process_that_ends_without_a_word_is_named(how, words):
     with pytest.raises(ChildProcessError, match=f"The process of seed 7 {words}. Run again"):
         list(run_jobs(end_by, {"seed 7": (how,)}, 1))
+
+
+def sleep_or_fail(seconds: float) -> float:
+    if seconds < 0:
+        raise ValueError("time goes forward")
+    time.sleep(seconds)
+    return seconds
+
+
+def test_a_queue_goes_on_after_errors_and_stops_at_its_limit():
+    jobs = [("long", (600.0,)), ("short", (0.0,)), ("wrong", (-1.0,))]
+    found = dict(run_queue(sleep_or_fail, lambda: jobs.pop() if jobs else None, 2, seconds=20.0))
+    assert set(found) == {"short", "wrong"}
+    assert found["short"] == 0.0
+    assert str(found["wrong"]) == "time goes forward"
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from cramix.checks import check_choice, check_integer, check_number
+from cramix.estimators import html
 from cramix.estimators.boosted import STAGES, Rows, boost, disjoint_folds
 from cramix.estimators.features import ordered, read_features, read_targets
 from cramix.estimators.forecasts import Forecasts
@@ -133,6 +134,11 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         parts = [self._boosted.predict(x[i : i + _BLOCK]) for i in range(0, len(x), _BLOCK)]
         center, scale = (torch.tensor(value, dtype=torch.float64) for value in (self._center, self._scale))
         return NormalMixture.cat(parts).affine(center, scale), form
+
+    def _summary(self) -> str:
+        return html.of_regressor(
+            self.n_features_in_, {"members": str(len(self._boosted.base))}, self.loss_curve_, "round"
+        )
 
     def _n_members(self, n: int) -> int:
         if self.n_estimators != "auto":

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cramix.checks import check_choice, check_integer, check_number
 from cramix.distance.operands import Mixture
+from cramix.estimators import html
 from cramix.estimators.ensemble import Ensemble
 from cramix.estimators.forecasts import Forecasts
 from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_samples
@@ -178,6 +179,14 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
             x = self._x_units.standardize(features.cpu().double()).to(self._ensemble.device)
             parts = [self._recalibration.apply(self._ensemble.combined(block)) for block in x.split(_BLOCK)]
             return self._y_units.restore(type(parts[0]).cat(parts)), form  # type: ignore[arg-type]
+
+    def _summary(self) -> str:
+        facts = {
+            "networks": str(self._ensemble.n_estimators),
+            "factor on scales": f"{self._recalibration.scale_factor:.4g}",
+            "weight of the wide component": f"{self._recalibration.tail_weight:.4g}",
+        }
+        return html.of_regressor(self.n_features_in_, facts, self.loss_curve_, "epoch")
 
     def _batch_size_and_rate(self, n: int) -> tuple[int, float]:
         if self.batch_size != "auto":

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cramix.arrays import column_names
 from cramix.checks import check_number
+from cramix.estimators import html
 from cramix.estimators.boosting import MixtureBoostingRegressor
 from cramix.estimators.features import ordered, read_features, read_targets
 from cramix.estimators.forecasts import Forecasts
@@ -112,6 +113,11 @@ class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         share = torch.tensor([w for w, _ in used], dtype=first.means.dtype, device=first.means.device)
         p = NormalMixture.mix(predictions, share.expand(len(first.means), -1))
         return p, Form(not isinstance(X, Tensor), first.means.dtype, first.means.device)
+
+    def _summary(self) -> str:
+        pairs = enumerate(zip(self.estimators_, self.weights_, strict=True))
+        weights = {f"weight {i}, {type(regressor).__name__}": f"{weight:.4g}" for i, (regressor, weight) in pairs}
+        return html.of_regressor(self.n_features_in_, weights)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

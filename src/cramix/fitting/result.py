@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from cramix.fitting import html
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 
@@ -92,6 +93,9 @@ class FitResult:
     def aic(self) -> float:
         """Akaike's information criterion; lower is better."""
         return self._criterion(2.0)
+
+    def _repr_html_(self) -> str:
+        return html.of_result(self)
 
     def _criterion(self, price: float) -> float:
         if self.n_samples is None or self.log_likelihood is None:

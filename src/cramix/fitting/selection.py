@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_integer
+from cramix.fitting import html
 from cramix.fitting.diagnosis import convergence_warning
 from cramix.fitting.em import maximize
 from cramix.fitting.features import Data
@@ -69,6 +70,9 @@ class Selection:
         warnings = {k: self.warnings[k] for k in self._chosen if k in self.warnings}
         parts += [f"warnings={warnings}"] if warnings else []
         return f"Selection({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        return html.of_selection(self)
 
     @property
     def collapsed(self) -> dict[int, int]:

@@ -23,6 +23,7 @@ from stable_baselines3.common.utils import FloatSchedule, LinearSchedule, get_sy
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from cramix.mixture import NormalMixture
+from cramix.notebook import in_notebook
 from cramix.rl import file
 from cramix.rl.exploration import Exploration
 from cramix.rl.learner import Learner, can_compile
@@ -30,6 +31,7 @@ from cramix.rl.masks import mask_of
 from cramix.rl.network import ReturnNetwork, to_tensor
 from cramix.rl.objective import METRICS
 from cramix.rl.policy import CnnPolicy, MlpPolicy, MultiInputPolicy, ReturnPolicy
+from cramix.rl.progress import with_bar
 from cramix.rl.replay import Replay, returns_in, to_transitions
 from cramix.rl.returns import Returns
 from cramix.rl.risk import Risk, parse_risk
@@ -373,7 +375,9 @@ class DistributionalDQN(OffPolicyAlgorithm):
         if wanted and self.learner.is_new and (self.verbose or progress_bar):
             print("The first update is compiled, which takes some seconds.")
         name = tb_log_name or type(self).__name__
-        return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)  # type: ignore
+        if progress_bar and in_notebook():
+            callback, progress_bar = with_bar(callback), False
+        return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)  # type: ignore[arg-type]
 
     def is_worth_compiling(self, steps: int) -> bool:
         """Whether compiling the update saves time in a number of environment steps, and is possible."""

@@ -19,8 +19,9 @@ from torch import Tensor
 from cramix.checks import check_integer
 from cramix.loss.per_observation import crps
 from cramix.mixture import NormalMixture
+from cramix.rl.evaluation import MAX_UNKNOWN
 from cramix.rl.recalibration import select
-from cramix.rl.trajectories import MAX_UNKNOWN, Trajectories, play_trajectories
+from cramix.rl.trajectories import Trajectories, play_trajectories
 
 if TYPE_CHECKING:
     from cramix.rl.algorithm import DistributionalDQN

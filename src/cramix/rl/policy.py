@@ -144,7 +144,7 @@ class ReturnPolicy(BasePolicy):
             {"params": [p for name, p in parameters.items() if (name in slow) == chosen], "rate_factor": x}
             for chosen, x in ((False, 1.0), (True, factor))
         ]
-        return self.optimizer_class([group for group in groups if group["params"]], lr=rate, **kwargs)  # type: ignore
+        return self.optimizer_class([group for group in groups if group["params"]], lr=rate, **kwargs)  # type: ignore[call-arg]
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {
