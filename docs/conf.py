@@ -116,7 +116,7 @@ def as_on_the_site(app: Any, docname: str, source: list[str]) -> None:
     text = source[0]
     text = re.sub(r"\]\((?:\.\./)+benchmarks/(\w+)\.md", r"](/measured/\1.md", text)
     text = re.sub(r"\]\((?:\.\./)+(CONTRIBUTING|CHANGELOG)\.md", lambda m: f"](/{m[1].lower()}.md", text)
-    text = text.replace("\n\n```\n", "\n```\n")  # the blank line ends a doctest
+    text = re.sub(r"^(```python\n.*?\n)\n```$", r"\1```", text, flags=re.M | re.S)  # the blank line ends a doctest
     # Equations can be linked to by their numbers.
     source[0] = re.sub(r"^(\$\$(?:(?!\$\$).)*\\tag\{(\w+)\}\$\$)$", r"(eq-\2)=\n\1", text, flags=re.M | re.S)
 
