@@ -38,7 +38,7 @@ root_doc = "index"
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "attrs_block", "attrs_inline"]
 myst_heading_anchors = 4
 myst_dmath_double_inline = True
-mathjax3_config = {"chtml": {"displayAlign": "left"}}  # formulas wider than the window can be scrolled to their start
+mathjax3_config = {"chtml": {"displayAlign": "left", "scale": 0.9}}
 suppress_warnings = ["config.cache"]  # sphinx-gallery's order is a function
 
 # Docstrings.
@@ -98,7 +98,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-light",
     "pygments_dark_style": "a11y-dark",
 }
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "play": []}
 
 
 class Name(AutoLink):
@@ -116,7 +116,7 @@ def as_on_the_site(app: Any, docname: str, source: list[str]) -> None:
     text = source[0]
     text = re.sub(r"\]\((?:\.\./)+benchmarks/(\w+)\.md", r"](/measured/\1.md", text)
     text = re.sub(r"\]\((?:\.\./)+(CONTRIBUTING|CHANGELOG)\.md", lambda m: f"](/{m[1].lower()}.md", text)
-    text = text.replace("\n\n```\n", "\n```\n")  # the blank line ends a doctest
+    text = re.sub(r"^(```python\n.*?\n)\n```$", r"\1```", text, flags=re.M | re.S)  # the blank line ends a doctest
     # Equations can be linked to by their numbers.
     source[0] = re.sub(r"^(\$\$(?:(?!\$\$).)*\\tag\{(\w+)\}\$\$)$", r"(eq-\2)=\n\1", text, flags=re.M | re.S)
 
