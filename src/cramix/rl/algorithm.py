@@ -35,11 +35,11 @@ from cramix.rl.progress import with_bar
 from cramix.rl.replay import Replay, returns_in, to_transitions
 from cramix.rl.returns import Returns
 from cramix.rl.risk import Risk, parse_risk
-from cramix.rl.settings import FIXED, check_names, check_setting
+from cramix.rl.settings import CHECKED, FIXED, check_names, check_setting
 from cramix.rl.spaces import check_spaces
 
 # Below this number of updates of a small network, compiling takes longer than it saves (benchmarks/reinforcement.md).
-MIN_UPDATES_TO_COMPILE = 10_000
+MIN_UPDATES_TO_COMPILE = 5_000
 # The unit of returns is measured again while there were fewer steps than this, each time their number has doubled, ...
 _STEPS_TO_SCALE = 1000
 # ... and later when returns have grown by this factor.
@@ -203,6 +203,9 @@ class DistributionalDQN(OffPolicyAlgorithm):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; settings are checked and take effect."""
+        if name not in _SETTINGS:  # the usual case, several times per step
+            object.__setattr__(self, name, value)
+            return
         value = check_setting(name, value)
         if name in FIXED and "policy" in vars(self) and vars(self).get(name) != value:
             raise AttributeError(f"{name} must be set when the model is created; got {value!r}. Create another model.")
@@ -430,6 +433,9 @@ class DistributionalDQN(OffPolicyAlgorithm):
         unit = return_scale(returns_in(self.replay_buffer, self.gamma, self._vec_normalize_env))
         if last < _STEPS_TO_SCALE or unit > _GROWTH * float(self.policy.unit):
             self.policy.rescale(unit)
+        if not last and self._n_updates:
+            # All rewards so far were 0, and scales that have shrunk to 0 have no gradient.
+            self.policy.restart_returns()
         self._scaled_at = step
 
     def _on_step(self) -> None:
@@ -631,3 +637,4 @@ _DEPENDENTS = {
     "return_scale": "_setup_unit",
     "risk": "_setup_risk",
 }
+_SETTINGS = frozenset({*CHECKED, *FIXED, *_DEPENDENTS})

@@ -180,6 +180,13 @@ class ReturnPolicy(BasePolicy):
                 member[-1].rescale(factor)  # type: ignore[index]
         self.unit.fill_(unit)
 
+    def restart_returns(self) -> None:
+        """Give the last layers new random weights, equal in both networks."""
+        fresh = self.make_q_net()
+        for network in (self.q_net, self.q_net_target):
+            for member, new in zip(network.each, fresh.each, strict=True):
+                member[-1].load_state_dict(new[-1].state_dict())  # type: ignore[index]
+
     def forward(self, obs: Observation, deterministic: bool = True) -> Tensor:
         """Return the best actions `(batch)`."""
         return self._predict(obs, deterministic)
