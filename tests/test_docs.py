@@ -78,6 +78,7 @@ def test_docstrings_cite_equations_that_exist() -> None:
 # Blocks of Python that no doctest can run, and why.
 NOT_RUN = {
     ("networks.md", "skpro"): "skpro limits the version of pandas; tests/test_skpro.py runs the same calls",
+    ("rl_sb3.md", "rl_zoo3"): "RL-Zoo is not installed, and it reads the command line",
     ("scale.md", "pyspark"): "needs Java; the test below runs it where there is one",
 }
 
