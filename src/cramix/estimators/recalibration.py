@@ -16,13 +16,16 @@ import torch
 from torch import Tensor
 
 from cramix.distance.operands import Mixture
+from cramix.estimators.forecasts import marginals
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 # What is tried. Larger tails can improve the likelihood further, but worsen the CRPS.
-_SCALE_FACTORS = tuple(0.5 + 0.05 * i for i in range(17))
+_SCALE_FACTORS = tuple(i / 20 for i in range(10, 27))
 _TAIL_WEIGHTS = 0.0, 0.002, 0.005, 0.01, 0.02
+# Levels of the central intervals whose coverage counts.
+_LEVELS = 0.5, 0.8, 0.9, 0.95
 # Few observations change little: the logarithm of the factor has a normal prior with this standard deviation.
-_PRIOR_SCALE = 0.2
+_PRIOR_SCALE = 0.1
 # At most this many observations are used.
 _MAX_ROWS = 1 << 12
 # The scale of the wide component, relative to the standard deviation of the prediction.
@@ -50,9 +53,10 @@ class Recalibration(NamedTuple):
 
 @torch.no_grad()
 def recalibrate(p: Mixture, y: Tensor, sample_weight: Tensor | None = None) -> Recalibration:
-    """Return the recalibration with the highest likelihood of observations that the model has not seen.
+    """Return the recalibration by observations that the model has not seen.
 
-    Few observations change the scales little.
+    The factor is the one with which central intervals contain as many of them as they should; few observations change
+    it little. The weight of the wide component is then the one with the highest likelihood.
 
     Args:
         p: predictions of a model, with batch shape `(n,)`.
@@ -70,10 +74,21 @@ def recalibrate(p: Mixture, y: Tensor, sample_weight: Tensor | None = None) -> R
         raise ValueError(f"p must have diagonal covariances; got {p.covariance_type!r}.")
     p, y = p[:_MAX_ROWS], y[:_MAX_ROWS].to(p.means)
     weights = torch.ones(len(y)).to(y) if sample_weight is None else sample_weight[:_MAX_ROWS].to(y)
+    factor = min(_SCALE_FACTORS, key=lambda f: _miscoverage(Recalibration(f).apply(p), y, weights, f))
 
-    def log_posterior(choice: Recalibration) -> float:
-        prior = -0.5 * (math.log(choice.scale_factor) / _PRIOR_SCALE) ** 2
-        value = (weights * choice.apply(p).log_prob(y)).sum().item() + prior
+    def likelihood(tail_weight: float) -> float:
+        value = (weights * Recalibration(factor, tail_weight).apply(p).log_prob(y)).sum().item()
         return value if math.isfinite(value) else -math.inf
 
-    return max((Recalibration(*pair) for pair in product(_SCALE_FACTORS, _TAIL_WEIGHTS)), key=log_posterior)
+    return Recalibration(factor, max(_TAIL_WEIGHTS, key=likelihood))
+
+
+def _miscoverage(p: Mixture, y: Tensor, weights: Tensor, factor: float) -> float:
+    """Return minus the logarithm of a posterior: of the number of targets in intervals, and of the factor."""
+    targets = y.reshape(len(y), -1).T
+    pit = torch.stack([q.cdf(target) for q, target in zip(marginals(p), targets, strict=True)], -1)  # (n, d)
+    levels = pit.new_tensor(_LEVELS)
+    inside = ((2 * pit - 1).abs().unsqueeze(-1) <= levels).to(y).mean(1)  # (n, levels)
+    coverage = weights @ inside / weights.sum()
+    squared = (coverage - levels).square() / (levels * (1 - levels))
+    return 0.5 * weights.sum().item() * squared.mean().item() + 0.5 * (math.log(factor) / _PRIOR_SCALE) ** 2

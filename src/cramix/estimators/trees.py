@@ -64,7 +64,7 @@ class Trees:
 
     def predict(self, features: np.ndarray) -> NormalMixture:
         """Return mixtures of batch shape `(n,)` for features `(n, f)`."""
-        margins = np.broadcast_to(self.constants, (len(features), len(self.constants)))
+        margins = np.tile(self.constants, (len(features), 1))
         if self.n_trees:
             margins = margins + self.booster.predict(features, num_iteration=self.n_trees, raw_score=True)
         return self.objective.mixture(margins)
