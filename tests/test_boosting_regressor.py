@@ -75,7 +75,7 @@ def test_scales_that_all_rows_want_smaller_are_learned() -> None:
     scales = model._scale * model._boosted.base[0].predict(X).scales
     assert 0.08 < scales.median() < 0.12
     low, high = model.predict_interval(X).T
-    assert np.median(high - low) == pytest.approx(2 * 1.645 * 0.1, rel=0.15)
+    assert np.median(high - low) == pytest.approx(2 * 1.645 * 0.1, rel=0.2)
 
 
 def friedman(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

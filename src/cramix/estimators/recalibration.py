@@ -25,7 +25,7 @@ _TAIL_WEIGHTS = 0.0, 0.002, 0.005, 0.01, 0.02
 # Levels of the central intervals whose coverage counts.
 _LEVELS = 0.5, 0.8, 0.9, 0.95
 # Few observations change little: the logarithm of the factor has a normal prior with this standard deviation.
-_PRIOR_SCALE = 0.1
+_PRIOR_SCALE = 0.2
 # At most this many observations are used.
 _MAX_ROWS = 1 << 12
 # The scale of the wide component, relative to the standard deviation of the prediction.
@@ -55,8 +55,8 @@ class Recalibration(NamedTuple):
 def recalibrate(p: Mixture, y: Tensor, sample_weight: Tensor | None = None) -> Recalibration:
     """Return the recalibration by observations that the model has not seen.
 
-    The factor is the one with which central intervals contain as many of them as they should; few observations change
-    it little. The weight of the wide component is then the one with the highest likelihood.
+    It is the one with the highest likelihood, of the observations and of how many of them central intervals contain.
+    Few observations change the scales little.
 
     Args:
         p: predictions of a model, with batch shape `(n,)`.
@@ -74,13 +74,13 @@ def recalibrate(p: Mixture, y: Tensor, sample_weight: Tensor | None = None) -> R
         raise ValueError(f"p must have diagonal covariances; got {p.covariance_type!r}.")
     p, y = p[:_MAX_ROWS], y[:_MAX_ROWS].to(p.means)
     weights = torch.ones(len(y)).to(y) if sample_weight is None else sample_weight[:_MAX_ROWS].to(y)
-    factor = min(_SCALE_FACTORS, key=lambda f: _miscoverage(Recalibration(f).apply(p), y, weights, f))
+    penalties = {f: _miscoverage(Recalibration(f).apply(p), y, weights, f) for f in _SCALE_FACTORS}
 
-    def likelihood(tail_weight: float) -> float:
-        value = (weights * Recalibration(factor, tail_weight).apply(p).log_prob(y)).sum().item()
+    def log_posterior(choice: Recalibration) -> float:
+        value = (weights * choice.apply(p).log_prob(y)).sum().item() - penalties[choice.scale_factor]
         return value if math.isfinite(value) else -math.inf
 
-    return Recalibration(factor, max(_TAIL_WEIGHTS, key=likelihood))
+    return max((Recalibration(*pair) for pair in product(_SCALE_FACTORS, _TAIL_WEIGHTS)), key=log_posterior)
 
 
 def _miscoverage(p: Mixture, y: Tensor, weights: Tensor, factor: float) -> float:
