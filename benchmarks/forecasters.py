@@ -1,9 +1,10 @@
 """Regressors that predict distributions, each with the settings its authors recommend, and early stopping where it has
 it. A method takes training rows, rows to predict and a seed, and returns a mixture for each row.
 
-LightGBMLSS 0.6.1 is not among them: with LightGBM 4.7 its mixtures diverged and its normals stopped after a few rounds,
-for reasons that we have not found, so its scores would not be fair. PGBM 2.3 was not run: its scikit-learn module does
-not import with NumPy 2.
+NGBoost and XGBoostLSS 0.6 ask for older versions of pandas and torch than cramix is tested with. They were installed
+without their dependencies, `pip install --no-deps`, into an environment that sees those of cramix. XGBoostLSS takes the
+place of LightGBMLSS, its twin, whose normals stopped after a few rounds with LightGBM 4.7. PGBM 2.3 is not among them:
+its scikit-learn module does not import with NumPy 2, and its torch module fails with scikit-learn 1.9.
 
 Quantile regressors return their quantiles as a sample of equally likely values: it has a CRPS, but no density.
 """
@@ -28,20 +29,6 @@ REFITTED_ROWS = 5000
 LEVELS = (np.arange(50) + 0.5) / 50
 
 
-def trees(**settings: object) -> Predict:
-    def predict(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
-        return MixtureBoostingRegressor(random_state=seed, n_jobs=1, **settings).fit(X, y).predict_dist(held)  # type: ignore
-
-    return predict
-
-
-def networks(**settings: object) -> Predict:
-    def predict(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
-        return MixtureRegressor(random_state=seed, **settings).fit(X, y).predict_dist(held)  # type: ignore
-
-    return predict
-
-
 class _Timed:
     """A regressor that notes the CPU time of its fit."""
 
@@ -61,7 +48,7 @@ class _Networks(_Timed, MixtureRegressor):
 
 
 def cramix(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> dict[str, tuple[NormalMixture, float]]:
-    """`MixtureStackingRegressor` at its defaults, and its trees and its networks, which are fitted to all rows, alone."""
+    """`MixtureStackingRegressor` at its defaults; its trees and its networks alone, which it fits to all rows."""
     started = time.process_time()
     both = MixtureStackingRegressor([_Trees(n_jobs=1), _Networks()], random_state=seed).fit(X, y)
     found = {"cramix trees and networks": (both.predict_dist(held), time.process_time() - started)}
@@ -101,6 +88,35 @@ def catboost(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> Norma
     model.fit(seen_X, seen_y, eval_set=(unseen_X, unseen_y), early_stopping_rounds=50)
     found = model.predict(held)
     return _normal(found[:, 0], np.sqrt(found[:, 1]))
+
+
+def xgboostlss(n_components: int) -> Predict:
+    """Normals, or mixtures of them, by likelihood: at most 2000 rounds of rate 0.02, as many as do best on a fifth."""
+
+    def predict(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
+        import xgboost
+        from xgboostlss.distributions.Gaussian import Gaussian
+        from xgboostlss.distributions.Mixture import Mixture
+        from xgboostlss.model import XGBoostLSS
+
+        torch.manual_seed(seed)
+        center, scale = y.mean(), y.std()
+        parts = train_test_split(X, (y - center) / scale, test_size=0.2, random_state=seed)
+        seen, unseen = (xgboost.DMatrix(parts[i], label=parts[i + 2], nthread=1) for i in (0, 1))
+        normal = Gaussian(stabilization="None", response_fn="exp" if n_components == 1 else "softplus", loss_fn="nll")
+        model = XGBoostLSS(normal if n_components == 1 else Mixture(normal, M=n_components))
+        model.train(
+            {"eta": 0.02, "max_depth": 3, "subsample": 0.8, "nthread": 1, "verbosity": 0, "seed": seed}, seen, 2000,
+            evals=[(seen, "seen"), (unseen, "unseen")], early_stopping_rounds=50, verbose_eval=False,
+        )  # fmt: skip
+        model.booster = model.booster[: model.booster.best_iteration + 1]
+        found = model.predict(xgboost.DMatrix(held, nthread=1), pred_type="parameters").to_numpy(dtype=float)
+        if n_components == 1:
+            return _normal(center + scale * found[:, 0], scale * found[:, 1])
+        means, scales, weights = torch.as_tensor(found).split(n_components, 1)
+        return NormalMixture(weights / weights.sum(1, keepdim=True), center + scale * means, scale * scales)
+
+    return predict
 
 
 def forest(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
@@ -153,10 +169,10 @@ def _sample(values: np.ndarray) -> NormalMixture:
 
 METHODS: dict[str, Callable] = {
     "cramix": cramix,
-    "cramix trees, one normal": trees(n_components=1),
-    "cramix trees, likelihood": trees(loss="nll"),
     "NGBoost": ngboost,
     "CatBoost": catboost,
+    "XGBoostLSS, normal": xgboostlss(1),
+    "XGBoostLSS, mixture": xgboostlss(3),
     "quantile forest": forest,
     "LightGBM, quantiles": quantiles,
     "Gaussian process": process,

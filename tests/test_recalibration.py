@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from cramix import Diagonal, MultivariateNormalMixture, NormalMixture
-from cramix.estimators.recalibration import Recalibration, recalibrate
+from cramix.estimators.recalibration import recalibrate
 from tests.refusals import refuses
 
 D = torch.float64

@@ -119,7 +119,12 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
             folds = [np.arange(0)] * n_members
         with progress_bar(self.verbose) as progress:
             options = GrowthOptions(
-                self.max_iter, self.n_iter_no_change, self.learning_rate, self._depth(len(x)), self.n_jobs or 0, progress
+                self.max_iter,
+                self.n_iter_no_change,
+                self.learning_rate,
+                self._depth(len(x)),
+                self.n_jobs or 0,
+                progress,
             )
             seed = int(rng.randint(2**30))
             self._boosted, losses = boost(
