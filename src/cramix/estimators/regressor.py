@@ -37,7 +37,7 @@ _BLOCK = 1 << 14
 # batch_size="auto": the number of batches in an epoch from which on they grow, and the limits of their size.
 _BATCHES_PER_EPOCH, _MIN_BATCH, _MAX_BATCH = 64, 32, 256
 # max_iter="auto": the least number of epochs, how many rows are visited besides, and the largest number of epochs.
-_MIN_EPOCHS, _VISITS, _MAX_EPOCHS = 10, 250_000, 400
+_MIN_EPOCHS, _VISITS, _MAX_EPOCHS = 10, 1_000_000, 400
 # n_iter_no_change="auto": fraction of the epochs, and the lower limit.
 _PATIENCE, _MIN_PATIENCE = 0.3, 10
 
@@ -48,7 +48,7 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
 
     The networks are trained together. Each holds out rows of its own and keeps the weights that are best on them. A
     prediction is the mixture of the mixtures of all networks, recalibrated by the likelihood of the held-out rows:
-    scales that are too small are widened, and a wide component of small weight is added where outliers ask for it.
+    all scales get a common factor, and a wide component of small weight is added where outliers ask for it.
 
     Features and targets are standardized. The order of the rows does not matter, and a row of weight 2 counts as two
     equal rows.
@@ -60,7 +60,7 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
         hidden_layer_sizes: widths of the hidden layers.
         n_estimators: number of networks.
         max_iter: number of epochs, for "blend" of each stage; the learning rate rises and falls once in this time.
-            "auto" is 10 + 250,000 / n for n rows, at most 400.
+            "auto" is 10 + 1,000,000 / n for n rows, at most 400.
         batch_size: rows in a batch. "auto" is a 64th of the rows, at least 32 and at most 256; the learning rate grows
             with its square root.
         learning_rate: highest learning rate of AdamW, for batches of 64 rows.
