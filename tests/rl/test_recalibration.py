@@ -135,12 +135,20 @@ def test_doubt_is_found_where_differences_of_spreads_are_noise(true_spreads):
     assert (ratio - truth).abs().mean() < 0.1
 
 
-def test_few_other_actions_leave_doubt_at_0(too_wide):
+def test_where_the_data_do_not_decide_nearly_equal_actions_share_a_spread(too_wide):
     raw, preferred, returns, layer = too_wide
     again = copy.deepcopy(layer)
     again.doubt.fill_(1.0)
     again.fit_doubt(raw[:20], preferred[:20], (preferred[:20] + 1) % 3, returns[:20])
-    assert again.doubt == 0
+    assert again.doubt == pytest.approx(0.2)
+    # Spreads of all actions are predicted to be equal, so that every doubt fits the data as well.
+    g = torch.Generator().manual_seed(0)
+    equal = NormalMixture(torch.ones(500, 2, 1), torch.rand(500, 2, 1, generator=g), torch.ones(500, 2, 1))
+    layer = Recalibration(1)
+    first = torch.zeros(500, dtype=torch.long)
+    layer.fit(equal, first, equal.mean[:, 0] + torch.randn(500, generator=g))
+    layer.fit_doubt(equal, first, first + 1, equal.mean[:, 1] + torch.randn(500, generator=g))
+    assert layer.doubt == pytest.approx(0.2)
 
 
 def test_states_far_from_all_known_ones_get_finite_corrections(too_wide):

@@ -23,8 +23,9 @@ _PENALTY = 1e-3
 _PENALTY_OF_FEW = 5.0
 # Standardised features are clamped, so that unknown states get the correction of the nearest known ones.
 _LIMIT = 3.0
-# Candidates of `doubt`.
+# Candidates of `doubt`, and its value where the data do not decide.
 _DOUBTS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+_PRIOR_DOUBT = 0.2
 # Fewer actions off the policy say too little about the spread of such actions.
 _MIN_OFF_POLICY = 30
 _BUFFERS = ("centre", "width", "hidden_weight", "hidden_bias", "weight", "bias", "doubt")
@@ -175,7 +176,11 @@ class Recalibration(nn.Module):
 
         The criterion is how well the spread predicts the order of magnitude of the errors: the mean absolute deviation
         of `log(|error| / spread)` from its median. The CRPS would be dominated by the actions with the largest spread,
-        and a likelihood by a few failed episodes. `doubt` stays 0 unless the gain is at least twice its standard error.
+        and a likelihood by a few failed episodes.
+
+        A value is chosen if it is better than 0 by at least twice the standard error of the gain, and 0 if it is better
+        than `_PRIOR_DOUBT` by as much. If neither is so, `doubt` is `_PRIOR_DOUBT`: acting by CVaR then differs less
+        from acting by the mean, which is the smaller mistake.
 
         Args:
             raw: of the network, batch shape `(n, actions)`.
@@ -184,7 +189,7 @@ class Recalibration(nn.Module):
             returns: realised, `(n)`.
         """
         rows = (actions != preferred).nonzero().squeeze(-1)
-        self.doubt = torch.zeros_like(self.doubt)
+        self.doubt = torch.full_like(self.doubt, _PRIOR_DOUBT)
         if len(rows) < _MIN_OFF_POLICY:
             return
         raw, preferred, actions = raw[rows], preferred[rows], actions[rows]
@@ -195,10 +200,15 @@ class Recalibration(nn.Module):
             mean, spread, _, _ = _standardised(p)
             log_ratio = ((returns[rows].to(mean) - mean).abs() / spread + 0.01).log()
             misfits.append((log_ratio - log_ratio.median()).abs())
-        gains = [misfits[0] - x for x in misfits]
-        best = max(range(len(gains)), key=lambda i: gains[i].mean().item())
-        certain = gains[best].mean() > 2 * gains[best].std() / len(rows) ** 0.5
-        self.doubt = torch.full_like(self.doubt, _DOUBTS[best] if certain else 0.0)
+        gains = torch.stack([misfits[0] - x for x in misfits])  # (doubts, n), over a doubt of 0
+        mean, error = gains.mean(-1), gains.std(-1) / len(rows) ** 0.5
+        best, prior = int(mean.argmax()), _DOUBTS.index(_PRIOR_DOUBT)
+        chosen = _PRIOR_DOUBT
+        if mean[best] > 2 * error[best]:
+            chosen = _DOUBTS[best]
+        elif mean[prior] < -2 * error[prior]:
+            chosen = 0.0
+        self.doubt = torch.full_like(self.doubt, chosen)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         if self.active:
