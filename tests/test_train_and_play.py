@@ -164,7 +164,7 @@ def test_risk_is_a_setting(tmp_path: Path) -> None:
     arguments = ["CartPole-v1", "--steps", 120, "--episodes", 1, *SMALL[:4], "--algo", "qrdqn"]
     run("train", *arguments, "--risk", "cvar:0.2", "--out", tmp_path / "run")
     assert ALGORITHMS["qrdqn"].load(tmp_path / "run" / "model.zip").risk == "cvar:0.2"
-    out, _ = run("play", tmp_path / "run", "--no-film", "--episodes", 1)
+    out, _ = run("play", tmp_path / "run", "--episodes", 1)
     assert "cvar:0.2" in out
 
 
@@ -207,7 +207,7 @@ def test_play_writes_a_page_of_every_step(folder: Path) -> None:
 
 
 def test_play_by_another_risk_and_unseen(folder: Path) -> None:
-    out, _ = run("play", "run", "--episodes", 2, "--risk", "quantile:0.9", "--no-film", "--json")
+    out, _ = run("play", "run", "--episodes", 2, "--risk", "quantile:0.9", "--json")
     returns = evaluate(GMDQN.load("run/model.zip", device="cpu"), "CartPole-v1", 2, risk="quantile:0.9")
     assert json.loads(out)["returns"] == returns.tolist()
     assert [path.name for path in folder.iterdir()] == ["run"]
@@ -217,7 +217,7 @@ def test_play_a_pretrained_agent(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     (folder / "shelf").mkdir()
     GMDQN.load("run/model.zip").save("shelf/CartPole-v1.zip", acting_only=True)
     monkeypatch.setattr(pretrained, "FOLDER", folder / "shelf")
-    out, _ = run("play", "CartPole-v1", "--episodes", 2)
+    out, _ = run("play", "CartPole-v1", "--episodes", 2, "--out", "CartPole-v1.gif")
     for word in ("CartPole-v1.gif (return", "mean return", "500 steps", "risk measure"):
         assert word in out
     assert (folder / "CartPole-v1.gif").read_bytes().startswith(b"GIF89a")
@@ -239,7 +239,6 @@ def test_what_cannot_be_played_is_refused(folder: Path, monkeypatch: pytest.Monk
     assert "must end in .png" in refuses("play", "run", "--picture", "x.jpg")
     assert "must end in .html" in refuses("play", "run", "--html", "x.htm")
     assert "risk must" in refuses("play", "run", "--risk", "luck")
-    assert "--no-film" in refuses("play", "run", "--out", "x.gif", "--no-film")
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     assert "pip install 'cramix[film]'" in run("play", "run", "--out", "x.mp4", code=1)[1]
     (folder / "run" / "model.zip").write_bytes((folder / "run" / "model.zip").read_bytes()[:900])
@@ -250,9 +249,9 @@ def test_an_environment_that_cannot_be_seen_is_played_unseen(folder: Path, monke
     monkeypatch.setitem(gymnasium.registry, "Blind-v0", gymnasium.envs.registration.EnvSpec("Blind-v0", Blind))
     about = json.loads(Path("run/run.json").read_text())
     Path("run/run.json").write_text(json.dumps(about | {"env": "Blind-v0"}))
-    assert "--no-film" in refuses("play", "run")
+    assert "Leave out --out and --picture." in refuses("play", "run", "--out", "x.gif")
     assert "Leave out --html." in refuses("play", "run", "--html", "x.html")
-    out, _ = run("play", "run", "--no-film", "--episodes", 1, "--json")
+    out, _ = run("play", "run", "--episodes", 1, "--json")
     assert json.loads(out)["env"] == "Blind-v0"
 
 
@@ -268,7 +267,7 @@ def test_an_agent_is_calibrated_and_its_calibration_shown(folder: Path) -> None:
     about = json.loads(run("train", *RUN, "--out", "run", "--calibrate", 40, "--json")[0])
     model = GMDQN.load(folder / "run" / "model.zip", device="cpu")
     assert about["calibrated"] is model.policy.recalibration.active is True  # an agent of 500 steps is wrong
-    played = "play", "run", "--episodes", 6, "--no-film"
+    played = "play", "run", "--episodes", 6
     found = json.loads(run(*played, "--calibration", "--calibration-plot", "plot.png", "--json")[0])
     expected = evaluate_calibration(model, "CartPole-v1", 6)
     assert {name: found[name] for name in expected.summary()} == pytest.approx(expected.summary())

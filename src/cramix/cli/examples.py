@@ -36,8 +36,8 @@ EXAMPLES = {
     ),
     "play": (
         "cramix play LunarLander-v3 --out landing.gif",
-        "cramix play run --episodes 100 --no-film --calibration",
-        "cramix play run --risk cvar:0.1 --no-film --json",
+        "cramix play run --episodes 100 --calibration",
+        "cramix play run --risk cvar:0.1 --json",
     ),
 }
 

@@ -29,7 +29,7 @@ def play(
     risk: Risk = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Film of the first episode, gif or mp4. Default: ENV.gif."),
+        typer.Option("--out", metavar="FILE", help="Film of the first episode, gif or mp4."),
     ] = None,
     picture: Annotated[
         Path | None,
@@ -37,9 +37,7 @@ def play(
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(
-            "--html", metavar="FILE", help="Page of that episode, .html; a film is then made only with --out."
-        ),
+        typer.Option("--html", metavar="FILE", help="Page to scrub through that episode, .html."),
     ] = None,
     calibration: Annotated[
         bool, typer.Option("--calibration", help="Compare predicted return distributions with realised returns.")
@@ -48,15 +46,9 @@ def play(
         Path | None,
         typer.Option("--calibration-plot", metavar="FILE", help="The same, with a picture: png, pdf, svg."),
     ] = None,
-    no_film: Annotated[bool, typer.Option("--no-film", help="Play without a film.")] = False,
     json: Json = False,
 ) -> None:
-    """Let an agent play: print its returns, and film an episode with the predicted returns of every action.
-
-    With --html, the episode becomes a page to scrub through instead.
-    """
-    if no_film and out is not None:
-        raise Refusal("--out and --no-film exclude each other. Leave one of them out.")
+    """Let an agent play and print its returns; on request, film an episode or make a page to scrub through it."""
     if out is not None:
         _check_film(out)
     if picture is not None:
@@ -66,7 +58,6 @@ def play(
     if calibration_plot is not None:
         check_output(calibration_plot, formats.PICTURES)
     from cramix.rl import evaluate_calibration, evaluation, parse_risk
-    from cramix.rl.folder import slug
 
     torch.set_num_threads(1)  # fastest for small networks
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
@@ -74,13 +65,10 @@ def play(
         with refusing():
             parse_risk(risk)
     model, env = agents.read(agent)
-    if out is None and html is None and not no_film:
-        out = Path(f"{slug(env)}.gif")
-        _check_film(out)
     scene = page_scene = None
     if out is not None or picture is not None:
         require_matplotlib()
-        scene = _visible(env, "Use: --no-film")
+        scene = _visible(env, "Leave out --out and --picture.")
     if html is not None:
         landing.require_pillow()
         page_scene = _visible(env, "Leave out --html.")
@@ -106,7 +94,9 @@ def play(
             about = f"{type(model).__name__}, trained for {model.num_timesteps:,} steps"
             every_step = evaluation.play(model, page_scene, seed=seed, risk=risk, every=1)
             landing.write_episode(html, every_step, title=env, about=about)
-    film_text = None if first is None else f"{out} (return {first.score:.2f}, {first.moments[-1].step} steps)"
+    film_text = (
+        None if first is None or out is None else f"{out} (return {first.score:.2f}, {first.moments[-1].step} steps)"
+    )
     facts = [
         Fact("agent", "agent", agent),
         Fact("env", "environment", env),
