@@ -44,8 +44,10 @@ def main(
     if not rows:
         raise ValueError(f"{folder} must have a landings.csv with finished runs; got none. Run experiments.landings.")
     calm, windy = ([row for row in rows if row["env"] == env] for env in (CALM, WINDY))
-    for lines in (landings(calm), calibration(calm), landings_by_risk(calm), gains(windy), calibration(windy)):
-        print("\n".join(lines) + "\n")
+    tables = [(landings, calm), (calibration, calm), (landings_by_risk, calm), (gains, windy), (calibration, windy)]
+    for table, own in tables:
+        if own:
+            print("\n".join(table(own)) + "\n")
 
 
 def chosen(rows: list[Row], name: str, calibrated: str, acts: str) -> list[Row]:
