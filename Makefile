@@ -6,7 +6,7 @@ UCI ?= UCI_Datasets
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test slow browser lint bench docs reproduce clean
+.PHONY: demo test slow browser lint package bench docs screenshots figures reproduce clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml constraints.txt
@@ -28,11 +28,24 @@ browser:  ## Chromium for the tests of pages, from Debian's packages unless it i
 slow: $(STAMP) browser  ## the slow tests
 	$(BIN)/python -m pytest -n 2 -m slow
 
-lint: $(STAMP)  ## style, types, layers
+lint: $(STAMP)  ## style, types, layers, workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/zizmor --offline --quiet .github
+
+package:  ## the sdist and the wheel in dist/, checked, and installed in an empty environment
+	rm -rf dist .package
+	$(PYTHON) -m venv .package/tools
+	.package/tools/bin/pip install --quiet --disable-pip-version-check build twine
+	.package/tools/bin/python -m build
+	.package/tools/bin/twine check --strict dist/*
+	$(PYTHON) -m venv .package/empty
+	.package/empty/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd .package && empty/bin/python -c 'import cramix; print(cramix.__version__)'
+	.package/empty/bin/pip install --quiet --disable-pip-version-check -c constraints.txt "$$(echo dist/*.whl)[cli]"
+	cd .package && empty/bin/cramix --version
 
 bench: $(STAMP)  ## cramix and its peers in one process; writes the pages in benchmarks/
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --group bench
@@ -44,7 +57,14 @@ bench: $(STAMP)  ## cramix and its peers in one process; writes the pages in ben
 	$(BIN)/python benchmarks/regression.py $(UCI)
 	$(BIN)/python benchmarks/recovery.py
 
-docs: $(STAMP)  ## recompute the tables and figures of the pages
+docs: $(STAMP)  ## the site, in docs/_build/html; warnings are errors
+	$(BIN)/python docs/widgets.py
+	$(BIN)/python -m sphinx -W --keep-going -n -q docs docs/_build/html
+
+screenshots: docs browser  ## every page of the site at two widths, light and dark, in docs/_build/screenshots
+	$(BIN)/python docs/screenshots.py docs/_build/html docs/_build/screenshots
+
+figures: $(STAMP)  ## recompute the tables and figures of the pages
 	$(BIN)/python docs/precision.py
 	$(BIN)/python docs/slicing.py
 	$(BIN)/python docs/sketches.py
@@ -57,4 +77,4 @@ reproduce: $(STAMP)  ## the paper's figures, in reproduction/
 	$(BIN)/python -m experiments.figures --out reproduction
 
 clean:
-	rm -rf $(VENV) demo.png reproduction
+	rm -rf $(VENV) .package dist demo.png reproduction

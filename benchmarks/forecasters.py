@@ -1,9 +1,10 @@
 """Regressors that predict distributions, each with the settings its authors recommend, and early stopping where it has
 it. A method takes training rows, rows to predict and a seed, and returns a mixture for each row.
 
-LightGBMLSS 0.6.1 is not among them: with LightGBM 4.7 its mixtures diverged and its normals stopped after a few rounds,
-for reasons that we have not found, so its scores would not be fair. PGBM 2.3 was not run: its scikit-learn module does
-not import with NumPy 2.
+NGBoost and XGBoostLSS 0.6 ask for older versions of pandas and torch than cramix is tested with. They were installed
+without their dependencies, `pip install --no-deps`, into an environment that sees those of cramix. XGBoostLSS takes the
+place of LightGBMLSS, its twin, whose normals stopped after a few rounds with LightGBM 4.7. PGBM 2.3 is not among them:
+its scikit-learn module does not import with NumPy 2, and its torch module fails with scikit-learn 1.9.
 
 Quantile regressors return their quantiles as a sample of equally likely values: it has a CRPS, but no density.
 """
@@ -17,61 +18,61 @@ import numpy as np
 import torch
 from sklearn.model_selection import train_test_split
 
-from cramix import MixtureBoostingRegressor, MixtureRegressor, NormalMixture
-from cramix.estimators.pooling import pool_weights
+from cramix import MixtureBoostingRegressor, MixtureRegressor, MixtureStackingRegressor, NormalMixture
 
 D = torch.float64
 Predict = Callable[[np.ndarray, np.ndarray, np.ndarray, int], NormalMixture]
 # Gaussian processes are fitted to at most this many rows: their time is cubic in them.
 PROCESS_ROWS = 2000
+# NGBoost is fitted a second time, to all rows, if there are fewer than this.
+REFITTED_ROWS = 5000
 LEVELS = (np.arange(50) + 0.5) / 50
 
 
-def trees(**settings: object) -> Predict:
-    def predict(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
-        return MixtureBoostingRegressor(random_state=seed, n_jobs=1, **settings).fit(X, y).predict_dist(held)  # type: ignore
+class _Timed:
+    """A regressor that notes the CPU time of its fit."""
 
-    return predict
+    def fit(self, *rows: object) -> object:
+        started = time.process_time()
+        super().fit(*rows)  # type: ignore[misc]
+        self.seconds_ = time.process_time() - started
+        return self
 
 
-def networks(**settings: object) -> Predict:
-    def predict(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
-        return MixtureRegressor(random_state=seed, **settings).fit(X, y).predict_dist(held)  # type: ignore
+class _Trees(_Timed, MixtureBoostingRegressor):
+    pass
 
-    return predict
+
+class _Networks(_Timed, MixtureRegressor):
+    pass
 
 
 def cramix(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> dict[str, tuple[NormalMixture, float]]:
-    """Trees, networks, and the mixture of both: weighted by the CRPS of a fifth of the rows, and half and half."""
-    seen_X, unseen_X, seen_y, unseen_y = train_test_split(X, y, test_size=0.2, random_state=seed)
-    found, seconds, unseen, unseen_seconds = [], [], [], 0.0
-    for method in (trees(), networks()):
+    """`MixtureStackingRegressor` at its defaults; its trees and its networks alone, which it fits to all rows."""
+    started = time.process_time()
+    both = MixtureStackingRegressor([_Trees(n_jobs=1), _Networks()], random_state=seed).fit(X, y)
+    found = {"cramix trees and networks": (both.predict_dist(held), time.process_time() - started)}
+    for name, model in zip(("cramix trees", "cramix networks"), both.estimators_, strict=True):
         started = time.process_time()
-        found.append(method(X, y, held, seed))
-        seconds.append(time.process_time() - started)
-        unseen.append(method(seen_X, seen_y, unseen_X, seed))
-        unseen_seconds += time.process_time() - started - seconds[-1]
-    weights = pool_weights(unseen, torch.as_tensor(unseen_y, dtype=D))
-    return {
-        "cramix trees": (found[0], seconds[0]),
-        "cramix networks": (found[1], seconds[1]),
-        "cramix trees and networks": (_pool(found, weights), sum(seconds) + unseen_seconds),
-        "cramix half trees, half networks": (_pool(found, torch.full((2,), 0.5, dtype=D)), sum(seconds)),
-    }
-
-
-def _pool(predictions: list[NormalMixture], weights: torch.Tensor) -> NormalMixture:
-    return NormalMixture.mix(predictions, weights.expand(*predictions[0].batch_shape, -1))
+        p = model.predict_dist(held)
+        found[name] = (p, model.seconds_ + time.process_time() - started)
+    return found
 
 
 def ngboost(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
-    """2000 rounds of rate 0.01, the paper's, and early stopping on a fifth of the rows."""
+    """As in the paper: at most 2000 rounds of rate 0.01, as many as do best on a fifth of the rows, then on all rows.
+
+    From 5,000 rows on the model of the other four fifths is kept.
+    """
     from ngboost import NGBRegressor
 
     seen_X, unseen_X, seen_y, unseen_y = train_test_split(X, y, test_size=0.2, random_state=seed)
     model = NGBRegressor(n_estimators=2000, verbose=False, random_state=seed)
     model.fit(seen_X, seen_y, X_val=unseen_X, Y_val=unseen_y, early_stopping_rounds=50)
-    found = model.pred_dist(held, max_iter=model.best_val_loss_itr)
+    rounds = model.best_val_loss_itr
+    if len(X) < REFITTED_ROWS:
+        model = NGBRegressor(n_estimators=max(rounds, 1), verbose=False, random_state=seed).fit(X, y)
+    found = model.pred_dist(held, max_iter=rounds)
     return _normal(found.loc, found.scale)
 
 
@@ -87,6 +88,35 @@ def catboost(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> Norma
     model.fit(seen_X, seen_y, eval_set=(unseen_X, unseen_y), early_stopping_rounds=50)
     found = model.predict(held)
     return _normal(found[:, 0], np.sqrt(found[:, 1]))
+
+
+def xgboostlss(n_components: int) -> Predict:
+    """Normals, or mixtures of them, by likelihood: at most 2000 rounds of rate 0.02, as many as do best on a fifth."""
+
+    def predict(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
+        import xgboost
+        from xgboostlss.distributions.Gaussian import Gaussian
+        from xgboostlss.distributions.Mixture import Mixture
+        from xgboostlss.model import XGBoostLSS
+
+        torch.manual_seed(seed)
+        center, scale = y.mean(), y.std()
+        parts = train_test_split(X, (y - center) / scale, test_size=0.2, random_state=seed)
+        seen, unseen = (xgboost.DMatrix(parts[i], label=parts[i + 2], nthread=1) for i in (0, 1))
+        normal = Gaussian(stabilization="None", response_fn="exp" if n_components == 1 else "softplus", loss_fn="nll")
+        model = XGBoostLSS(normal if n_components == 1 else Mixture(normal, M=n_components))
+        model.train(
+            {"eta": 0.02, "max_depth": 3, "subsample": 0.8, "nthread": 1, "verbosity": 0, "seed": seed}, seen, 2000,
+            evals=[(seen, "seen"), (unseen, "unseen")], early_stopping_rounds=50, verbose_eval=False,
+        )  # fmt: skip
+        model.booster = model.booster[: model.booster.best_iteration + 1]
+        found = model.predict(xgboost.DMatrix(held, nthread=1), pred_type="parameters").to_numpy(dtype=float)
+        if n_components == 1:
+            return _normal(center + scale * found[:, 0], scale * found[:, 1])
+        means, scales, weights = torch.as_tensor(found).split(n_components, 1)
+        return NormalMixture(weights / weights.sum(1, keepdim=True), center + scale * means, scale * scales)
+
+    return predict
 
 
 def forest(X: np.ndarray, y: np.ndarray, held: np.ndarray, seed: int) -> NormalMixture:
@@ -139,10 +169,10 @@ def _sample(values: np.ndarray) -> NormalMixture:
 
 METHODS: dict[str, Callable] = {
     "cramix": cramix,
-    "cramix trees, one normal": trees(n_components=1),
-    "cramix trees, likelihood": trees(loss="nll"),
     "NGBoost": ngboost,
     "CatBoost": catboost,
+    "XGBoostLSS, normal": xgboostlss(1),
+    "XGBoostLSS, mixture": xgboostlss(3),
     "quantile forest": forest,
     "LightGBM, quantiles": quantiles,
     "Gaussian process": process,

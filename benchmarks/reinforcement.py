@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import sb3_contrib
 import stable_baselines3
 import torch
@@ -21,7 +22,8 @@ from cramix.rl import GMDQN, QRDQN, DistributionalDQN
 
 RESULTS = Path(__file__).parent / "reinforcement.md"
 ENV, NETWORK, BATCH, WARM_UP = "LunarLander-v3", [128, 128], 64, 1000
-UPDATES, STEPS = 50, 200
+UPDATES, STEPS, ACTIONS = 50, 200, 100
+RISKS = ("mean", "cvar:0.25", "quantile:0.5", "expectile:0.3")
 
 
 def theirs(algorithm: type, **policy: Any) -> Any:
@@ -80,6 +82,28 @@ def steps(model: Any) -> Callable[[], None]:
     return lambda: model.learn(STEPS, log_interval=None, reset_num_timesteps=False)
 
 
+def actions(model: DistributionalDQN, risk: str) -> Callable[[], None]:
+    """Return a function that chooses actions for one observation at a time."""
+    observation = np.zeros(model.observation_space.shape, np.float32)
+
+    def act() -> None:
+        for _ in range(ACTIONS):
+            model.predict(observation, deterministic=True, risk=risk)
+
+    return act
+
+
+def acting() -> list[str]:
+    """Return the rows of the pretrained agent, which has four members and is calibrated."""
+    model = GMDQN.from_pretrained(ENV, device="cpu")
+    times = take_turns({risk: actions(model, risk) for risk in RISKS}, turns=15)
+    rows = ["| measure | ms per action | relative to the mean |", "|---|---|---|"]
+    for (risk, seconds), row in zip(times.items(), report(times, "mean"), strict=True):
+        median = sorted(seconds)[len(seconds) // 2]
+        rows.append(f"| {risk} | {1e3 * median / ACTIONS:.2f} | {row.split('|')[3].strip()} |")
+    return rows
+
+
 def per_second(times: dict[str, list[float]], baselines: list[str], count: int) -> list[str]:
     """Return the rows of `report` with rates instead of times, and the ratios to each baseline side by side."""
     ratios = [[row.split("|")[3].strip() for row in report(times, baseline)] for baseline in baselines]
@@ -104,6 +128,7 @@ def main() -> None:
             machine(cramix, torch, stable_baselines3, sb3_contrib, gymnasium),
         ],
     )
+    page.add(["## Actions", "", "One observation at a time, by a calibrated agent of four members.", "", *acting()])
     models = contestants()
     for model in models.values():
         model.learn(WARM_UP + 100, log_interval=None)

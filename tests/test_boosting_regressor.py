@@ -66,6 +66,36 @@ def test_intervals_cover_new_rows_though_means_fit_noise() -> None:
     assert ((low <= y[600:]) & (y[600:] <= high)).mean() < 0.86
 
 
+def test_scales_that_all_rows_want_smaller_are_learned() -> None:
+    """No split helps then, and LightGBM adds no tree: scales once stopped at a quarter of the targets' scale."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (600, 2))
+    y = np.where(X[:, 0] > 0, 10.0, -10.0) + 0.1 * rng.normal(size=600)
+    model = MixtureBoostingRegressor(**SMALL).fit(X, y)
+    scales = model._scale * model._boosted.base[0].predict(X).scales
+    assert 0.08 < scales.median() < 0.12
+    low, high = model.predict_interval(X).T
+    assert np.median(high - low) == pytest.approx(2 * 1.645 * 0.1, rel=0.2)
+
+
+def friedman(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(0, 1, (n, 6))
+    mean = 10 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20 * (X[:, 2] - 0.5) ** 2 + 10 * X[:, 3] + 5 * X[:, 4]
+    return X, mean + rng.normal(size=n)
+
+
+def test_a_mixture_is_not_worse_than_one_normal_where_one_is_right() -> None:
+    X, observed = friedman(4000, 9)
+    scores = {1: [], 4: []}
+    for seed in range(4):
+        for k, found in scores.items():
+            p = MixtureBoostingRegressor(k, **SMALL).fit(*friedman(300, seed)).predict_dist(X)
+            found.append(crps(p, torch.from_numpy(observed)).mean().item())
+    assert np.mean(scores[4]) < 1.01 * np.mean(scores[1])
+    assert max(a / b for a, b in zip(scores[4], scores[1], strict=True)) < 1.02
+
+
 def test_quantiles_are_those_of_the_prediction() -> None:
     X, y = branches(300)
     model = MixtureBoostingRegressor(**SMALL).fit(X, y)
@@ -143,9 +173,9 @@ def test_it_stops_when_it_gets_no_better() -> None:
     model = MixtureBoostingRegressor(n_iter_no_change=5, **SMALL).fit(X, y)
     assert model.n_iter_ < 100
     assert len(model.loss_curve_) == model.n_iter_
-    assert all(trees.n_rounds < 20 for trees in model._boosted.base)
+    assert all(trees.n_trees < 20 for trees in model._boosted.base)
     whole = MixtureBoostingRegressor(max_iter=7, early_stopping=False, **SMALL).fit(X, y)
-    assert [trees.n_rounds for trees in whole._boosted.base] == [7] * 3
+    assert [trees.n_trees for trees in whole._boosted.base] == [7] * 3
 
 
 @pytest.mark.parametrize(

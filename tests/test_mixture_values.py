@@ -290,16 +290,3 @@ def test_small_mixtures_show_their_numbers():
     assert "means=[[0, 1]]" in repr(MultivariateNormalMixture([1.0], [[0.0, 1.0]], Spherical(torch.ones(1))))
     assert repr(p.to("meta")).startswith("NormalMixture(batch_shape=()")
     assert repr(Tied(torch.eye(2))) == "Tied(shape=(2, 2))"
-
-
-@every
-def test_html_is_a_table_of_components(make):
-    html = make()._repr_html_()
-    assert html.count("<tr>") == 4
-    assert "<pre>" in make(2)._repr_html_()
-
-
-def test_html_of_many_components_is_short():
-    p = line(k=50)
-    assert p._repr_html_().count("<tr>") == 22
-    assert "30 more" in p._repr_html_()

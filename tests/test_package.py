@@ -72,6 +72,8 @@ def test_missing_extras_name_the_pip_command() -> None:
     )  # fmt: skip
     assert command.returncode == 1
     assert "pip install 'cramix[cli]'" in command.stderr
+    without = "import sys; sys.modules['typer'] = None; sys.argv = ['cramix', '--version']; from cramix.cli import main"
+    assert run(f"{without}; main()") == f"cramix {cramix.__version__}\n"
 
 
 def test_all_public_names_exist_and_are_documented() -> None:

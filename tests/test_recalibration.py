@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from cramix import Diagonal, MultivariateNormalMixture, NormalMixture
-from cramix.estimators.recalibration import Recalibration, recalibrate
+from cramix.estimators.recalibration import recalibrate
 from tests.refusals import refuses
 
 D = torch.float64
@@ -23,8 +23,10 @@ def normals(scale: float, d: int | None = None) -> NormalMixture | MultivariateN
     return MultivariateNormalMixture(weights, torch.zeros(400, 1, d, dtype=D), Diagonal(variances))
 
 
-@pytest.mark.parametrize(("scale", "factor"), [(1.0, 1.0), (1 / 1.05, 1.05), (1 / 1.1, 1.1), (0.5, 1.1), (2.0, 1.0)])
-def test_scales_that_are_too_small_are_widened_up_to_a_tenth(scale: float, factor: float) -> None:
+@pytest.mark.parametrize(
+    ("scale", "factor"), [(1.0, 1.0), (1 / 1.05, 1.05), (1 / 1.1, 1.1), (1 / 0.8, 0.85), (0.5, 1.3), (3.0, 0.5)]
+)
+def test_scales_are_corrected_within_limits(scale: float, factor: float) -> None:
     found = recalibrate(normals(scale), NORMAL)
     assert found.scale_factor == factor
     torch.testing.assert_close(
@@ -47,10 +49,18 @@ def test_outliers_get_a_wide_component_with_the_mean_of_the_prediction() -> None
     assert p.log_prob(heavy).mean() > normals(1.0).log_prob(heavy).mean() + 0.1
 
 
+def test_few_observations_change_little() -> None:
+    few = slice(None, None, 40)
+    assert 0.5 < recalibrate(normals(2.0)[few], NORMAL[few]).scale_factor < 1
+
+
 def test_weights_count_as_repetitions() -> None:
     heavy = torch.from_numpy(stats.t.ppf((torch.arange(400) + 0.5) / 400, 2.5))
-    light = (heavy.abs() < 2).to(D)
-    assert recalibrate(normals(1.0), heavy, light) == Recalibration()
+    times = torch.where(heavy > 1, 3, torch.where(heavy > 0, 1, 0))
+    rows = torch.arange(400).repeat_interleave(times)
+    found = recalibrate(normals(1.5), heavy, times.to(D))
+    assert found == recalibrate(normals(1.5)[torch.zeros_like(rows)], heavy[rows])
+    assert found != recalibrate(normals(1.5), heavy)
 
 
 def test_several_targets() -> None:

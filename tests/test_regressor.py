@@ -129,7 +129,7 @@ def test_the_learning_rate_rises_and_falls_once() -> None:
 
 def test_more_rows_need_fewer_epochs_and_larger_batches() -> None:
     model = MixtureRegressor()
-    assert [model._epochs_and_patience(n)[0] for n in (100, 1000, 10_000, 10**6)] == [400, 260, 35, 10]
+    assert [model._epochs_and_patience(n)[0] for n in (100, 1000, 10_000, 10**6)] == [400, 400, 110, 11]
     assert [model._batch_size_and_rate(n)[0] for n in (100, 6400, 10**6)] == [32, 100, 256]
     assert MixtureRegressor(max_iter=7, n_iter_no_change=3, batch_size=5)._epochs_and_patience(100) == (7, 3)
 

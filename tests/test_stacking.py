@@ -8,8 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
 
 from cramix import MixtureBoostingRegressor, MixtureRegressor, MixtureStackingRegressor, NormalMixture, crps
+from cramix.estimators.pooling import pool_weights
+from cramix.estimators.recalibration import Recalibration
 from tests.refusals import refuses
 
 TREES = MixtureBoostingRegressor(n_estimators=2, n_jobs=1)
@@ -29,9 +32,8 @@ def test_the_mixture_is_no_worse_than_its_parts() -> None:
     t = torch.from_numpy(observed)
     parts = [regressor.predict_dist(fresh) for regressor in model.estimators_]
     p = model.predict_dist(fresh)
-    torch.testing.assert_close(
-        p.cdf(t), sum(w * q.cdf(t) for w, q in zip(model.weights_, parts, strict=True)), rtol=1e-9, atol=1e-12
-    )
+    mean = sum(w * q.mean for w, q in zip(model.weights_, parts, strict=True))
+    torch.testing.assert_close(p.mean, mean, rtol=1e-9, atol=1e-12)
     assert model.weights_.min() > 0
     assert crps(p, t).mean() < 1.005 * min(crps(q, t).mean() for q in parts)
     low, high = model.predict_interval(fresh).T
@@ -47,6 +49,48 @@ def test_a_regressor_that_is_wrong_gets_no_weight() -> None:
     model = MixtureStackingRegressor([TREES, Wrong(n_estimators=2, n_jobs=1)], random_state=0).fit(X, y)
     np.testing.assert_array_equal(model.weights_, [1, 0])
     np.testing.assert_allclose(model.predict(X), model.estimators_[0].predict(X))
+
+
+def test_a_mixture_of_predictions_that_are_too_wide_is_narrowed() -> None:
+    class Wide(MixtureBoostingRegressor):
+        def predict_dist(self, X: np.ndarray) -> NormalMixture:
+            p = super().predict_dist(X)
+            return p.affine(-0.5 * p.mean, 1.5)
+
+    X, y = table(500, 0)
+    fresh, observed = table(2000, 1)
+    wide = Wide(n_estimators=2, n_jobs=1)
+    model = MixtureStackingRegressor([wide, clone(wide).set_params(n_components=1)], random_state=0).fit(X, y)
+
+    def coverage() -> float:
+        low, high = model.predict_interval(fresh).T
+        return ((low <= observed) & (observed <= high)).mean()
+
+    narrowed = coverage()
+    assert crps(model.predict_dist(fresh), torch.from_numpy(observed)).mean() < 0.99 * min(
+        crps(part.predict_dist(fresh), torch.from_numpy(observed)).mean() for part in model.estimators_
+    )
+    model._recalibration = Recalibration()
+    assert coverage() - 0.01 > narrowed > 0.88
+
+
+def test_weights_are_near_the_best_and_not_farther_from_equal_ones_than_needed() -> None:
+    """The best weights by a grid; half a standard error of the difference is allowed."""
+    z = torch.randn(30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.cat((z, -z)) + 0.02
+    zero = torch.zeros(60, 1, dtype=torch.float64)
+    normal = NormalMixture(zero + 1, zero, zero + 1)
+    for shifts, limits in (((0.5, -0.5), (0.5, 0.5)), ((0.0, 3.0), (0.9, 1.0)), ((0.1, -0.8), (0.5, 1.0))):
+        good, bad = (normal.affine(shift, 1.0) for shift in shifts)
+        share = pool_weights([good, bad], y)[0].item()
+        grid = torch.linspace(0, 1, 201, dtype=torch.float64)
+        mixed = (NormalMixture.mix([good, bad], torch.stack((a, 1 - a)).expand(60, 2)) for a in grid)
+        scores = torch.stack([crps(p, y) for p in mixed])
+        best = scores.mean(1).argmin()
+        behind = scores[round(200 * share)] - scores[best]
+        assert behind.mean() <= 0.55 * behind.std() / 60**0.5 + 1e-12
+        assert limits[0] <= share <= limits[1]
+        assert abs(share - 0.5) <= abs(grid[best] - 0.5) + 0.005
 
 
 def test_data_frames_tensors_pickles_and_seeds() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -190,6 +191,21 @@ def test_play_tells_the_returns_and_films_the_first_episode(folder: Path) -> Non
     assert (folder / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_play_writes_a_page_of_every_step(folder: Path) -> None:
+    about = json.loads(run("play", "run", "--episodes", 1, "--html", "x.html", "--json")[0])
+    assert (about["html"], about["film"]) == ("x.html", None)  # a film on request only
+    assert {path.name for path in folder.iterdir()} == {"run", "x.html"}
+    text = re.search(r'id="data">(.*?)</script>', Path("x.html").read_text(), re.DOTALL)
+    assert text is not None
+    data = json.loads(text[1])
+    assert data["steps"] == list(range(int(about["returns"][0]) + 1))
+    assert (data["title"], data["about"]) == ("CartPole-v1", "GMDQN, trained for 500 steps")
+    out, _ = run("play", "run", "--episodes", 1, "--html", "y.html", "--out", "y.gif", "--risk", "cvar:0.2")
+    assert "y.gif (return" in out
+    assert "y.html" in out
+    assert '"risk":"cvar:0.2"' in Path("y.html").read_text()
+
+
 def test_play_by_another_risk_and_unseen(folder: Path) -> None:
     out, _ = run("play", "run", "--episodes", 2, "--risk", "quantile:0.9", "--no-film", "--json")
     returns = evaluate(GMDQN.load("run/model.zip", device="cpu"), "CartPole-v1", 2, risk="quantile:0.9")
@@ -221,6 +237,7 @@ def test_what_cannot_be_played_is_refused(folder: Path, monkeypatch: pytest.Monk
     assert "must end in .gif or .mp4" in refuses("play", "run", "--out", "x.avi")
     assert "nowhere is not a folder" in refuses("play", "run", "--out", "nowhere/x.gif")
     assert "must end in .png" in refuses("play", "run", "--picture", "x.jpg")
+    assert "must end in .html" in refuses("play", "run", "--html", "x.htm")
     assert "risk must" in refuses("play", "run", "--risk", "luck")
     assert "--no-film" in refuses("play", "run", "--out", "x.gif", "--no-film")
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
@@ -234,6 +251,7 @@ def test_an_environment_that_cannot_be_seen_is_played_unseen(folder: Path, monke
     about = json.loads(Path("run/run.json").read_text())
     Path("run/run.json").write_text(json.dumps(about | {"env": "Blind-v0"}))
     assert "--no-film" in refuses("play", "run")
+    assert "Leave out --html." in refuses("play", "run", "--html", "x.html")
     out, _ = run("play", "run", "--no-film", "--episodes", 1, "--json")
     assert json.loads(out)["env"] == "Blind-v0"
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OURS = "gmdqn"
+HALF = f"gmdqn-{Settings.hidden // 2}"
 FILES = ("train", "breakout", "default", "half")
 _THRESHOLDS = np.linspace(0, 1.5, 31)
 _INTRODUCTION = Path(__file__).with_name("page.md")
@@ -134,19 +135,21 @@ def _text(x: Interval, digits: int = 2) -> str:
 
 def _aggregate(scores: Scores) -> str:
     ranking = scores.ranking()
-    ours, best = scores.normalised.get(OURS), ranking[0][0]
+    best, mine = ranking[0][0], [label for label in (OURS, HALF) if label in scores.labels]
+
+    def better(ours: str, label: str) -> str:
+        both = scores.normalised[ours], scores.normalised[label]
+        return "" if ours == label else _text(stratified_interval(probability_of_improvement, *both))
+
     lines = []
     for label, iqm in ranking:
-        better = ""
-        if ours is not None and label != OURS:
-            better = _text(stratified_interval(probability_of_improvement, ours, scores.normalised[label]))
         median = float(np.median(scores.normalised[label].mean(0)))
-        lines.append([f"`{label}`", _text(iqm), f"{median:.2f}", better])
+        lines.append([f"`{label}`", _text(iqm), f"{median:.2f}", *(better(ours, label) for ours in mine)])
     text = (
         f"## Results\n\nOver {', '.join(scores.games)}; {TUNED_ON}, on which learning rates were chosen, is left out. "
         "Scores are 0 for random actions and 1 for the best mean in each game. Intervals are 95 %, by a stratified "
         "bootstrap over seeds (Agarwal et al., 2021).\n\n"
-        + _table(["algorithm", "interquartile mean", "median of games", f"P(`{OURS}` is better)"], lines)
+        + _table(["algorithm", "interquartile mean", "median of games", *(f"P(`{x}` is better)" for x in mine)], lines)
     )
     return text + "\n\n" + _verdict(scores, best)
 

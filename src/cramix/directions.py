@@ -22,7 +22,13 @@ def random(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Draw directions independently and uniformly from the sphere."""
+    """Draw directions independently and uniformly from the sphere.
+
+    Example:
+        >>> nu = random(3, 2)  # unit vectors (count, dim)
+        >>> nu.shape, bool((nu.norm(dim=-1) - 1).abs().max() < 1e-6)
+        (torch.Size([3, 2]), True)
+    """
     _check(count, dim)
     return _unit(torch.randn(count, dim, generator=generator, dtype=dtype, device=device))
 
@@ -39,6 +45,11 @@ def orthogonal(
 
     Each direction is uniform on the sphere, so that averages stay unbiased. Within a block directions are far from each
     other, which reduces the variance.
+
+    Example:
+        >>> nu = orthogonal(2, 2, dtype=torch.float64)  # unit vectors (count, dim)
+        >>> bool((nu @ nu.mT - torch.eye(2)).abs().max() < 1e-12)
+        True
     """
     _check(count, dim)
     blocks = -(-count // dim)
@@ -77,7 +88,12 @@ def sobol(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Draw quasi-random directions: scrambled Sobol points through the normal quantile, normalised."""
+    """Draw quasi-random directions: scrambled Sobol points through the normal quantile, normalised.
+
+    Example:
+        >>> sobol(8, 3).shape  # unit vectors (count, dim)
+        torch.Size([8, 3])
+    """
     _check(count, dim)
     dtype = torch.get_default_dtype() if dtype is None else dtype
     uniform = SobolEngine(dim, scramble=True, seed=seed).draw(count, dtype=torch.float64)

@@ -53,7 +53,20 @@ def save(
 
 
 def load(path: str | os.PathLike, device: torch.device | str = "cpu") -> NormalMixture | MultivariateNormalMixture:
-    """Read a mixture from a file that `save` has written, and check it."""
+    """Read a mixture from a file that `save` has written, and check it.
+
+    Args:
+        path: of the file.
+        device: where the tensors `(k,)`, `(k, d)` and those of the covariances are put.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> path = Path(tempfile.mkdtemp()) / "p.safetensors"
+        >>> save(NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1)), path)
+        >>> load(path)
+        NormalMixture(weights=[1], means=[0], scales=[1])
+    """
     metadata, tensors = _content(path, device)
     kind, third = (
         metadata.get("covariance_type"),

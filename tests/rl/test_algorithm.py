@@ -273,3 +273,40 @@ def test_long_runs_are_compiled(wanted, steps, left, compiles, monkeypatch):
     model.num_timesteps = left
     model.learn(steps, lambda *_: False, reset_num_timesteps=not left)
     assert model.learner.compiled == compiles
+
+
+class Late(gymnasium.Env):
+    """Eight steps with a reward at the end, but none in the first steps of all episodes together."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, reward, empty):
+        self.reward, self.empty, self.count = reward, empty, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.step_in_episode = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        self.step_in_episode += 1
+        over = self.step_in_episode == 8
+        reward = self.reward if over and self.count > self.empty else 0.0
+        return np.full(1, self.step_in_episode / 8, np.float32), reward, over, False, {}
+
+
+@pytest.mark.parametrize("reward", [830.0, 0.01])
+def test_rewards_that_come_late_set_the_unit(reward):
+    """Warm-up and the first 1,000 updates see no reward; the buffer has forgotten them in the end."""
+    model = GMDQN(
+        "MlpPolicy", Late(reward, empty=1200), seed=0, gamma=1.0, learning_starts=200, buffer_size=1000, n_steps=1
+    )
+    model.learn(1200)
+    assert (float(model.policy.unit), model._scaled_at) == (1.0, 0)
+    assert model._n_updates == 1000
+    model.learn(3000, reset_num_timesteps=False)
+    assert float(model.policy.unit) == pytest.approx(reward / 5, rel=1e-4)
+    means = model.return_distribution(np.arange(8.0)[:, None] / 8).mean
+    assert torch.allclose(means.max(-1).values, torch.tensor(reward), rtol=0.1)

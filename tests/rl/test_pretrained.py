@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from cramix.rl import ALGORITHMS, C51, GMDQN, evaluate_calibration, pretrained
+from cramix.rl import ALGORITHMS, C51, GMDQN, MaskedActions, evaluate_calibration, pretrained
 from cramix.rl.evaluation import action_names, evaluate, make_visible, play
 from tests.refusals import refuses
 
@@ -86,6 +86,50 @@ def test_an_episode_is_the_one_that_evaluation_plays(model: GMDQN) -> None:
     assert torch.equal(first.returns.means, model.return_distribution(seen).means)
     env.close()
     assert (last.frame != first.frame).any()
+
+
+def test_every_step_of_an_episode_knows_the_return_that_followed(model: GMDQN) -> None:
+    episode = play(model, make_visible("CartPole-v1"), seed=3, every=1)
+    steps = len(episode.moments) - 1
+    assert [moment.step for moment in episode.moments] == list(range(steps + 1))
+    assert episode.rate == 50
+    assert (episode.gamma, episode.risk) == (model.gamma, "mean")
+    assert episode.score == steps < 400  # it fell, so every return is known
+    for moment in episode.moments:
+        assert moment.realised == pytest.approx(sum(model.gamma**i for i in range(steps - moment.step)))
+        assert moment.allowed is None
+
+
+def test_a_truncated_episode_goes_on_with_what_the_agent_expects(model: GMDQN) -> None:
+    env = gymnasium.make("CartPole-v1", render_mode="rgb_array", max_episode_steps=6)
+    moments = play(model, env, seed=3, every=1).moments
+    assert [moment.realised for moment in moments] == [None] * 7  # far from known at this discount
+    gamma, model.gamma = model.gamma, 0.5
+    env = gymnasium.make("CartPole-v1", render_mode="rgb_array", max_episode_steps=6)
+    moments = play(model, env, seed=3, every=1).moments
+    model.gamma = gamma
+    seen, _ = (env := gymnasium.make("CartPole-v1")).reset(seed=1_000_003)
+    for moment in moments[:-1]:
+        seen, *_ = env.step(moment.action)
+    rest = float(model.return_distribution(seen).mean.max())
+    assert moments[2].realised == pytest.approx(sum(0.5**i for i in range(4)) + 0.5**4 * rest)
+    assert [moment.realised is None for moment in moments] == [False] * 3 + [True] * 4
+
+
+def test_an_episode_has_the_action_masks() -> None:
+    def masked() -> gymnasium.Env:
+        return MaskedActions(gymnasium.make("Taxi-v4", render_mode="rgb_array", max_episode_steps=4))
+
+    settings = SMALL | {"learning_starts": 4, "device": "cpu"}
+    model = GMDQN("MultiInputPolicy", masked(), **settings)
+    moments = play(model, masked(), seed=1, every=1).moments
+    env = masked()
+    seen, _ = env.reset(seed=1_000_001)
+    for moment in moments[:-1]:
+        np.testing.assert_array_equal(moment.allowed, seen["action_mask"].astype(bool))
+        assert moment.allowed[moment.action]
+        seen, *_ = env.step(moment.action)
+    assert not moments[0].allowed.all()
 
 
 def test_an_episode_is_played_by_another_risk(model: GMDQN) -> None:

@@ -28,6 +28,22 @@ def test_measures_of_points(samples, level):
     assert level * above == pytest.approx((1 - level) * below, rel=1e-4)
 
 
+@pytest.mark.parametrize("level", [0.01, 0.1, 0.25, 0.5, 0.9])
+@pytest.mark.parametrize("kind", ["cvar", "quantile", "expectile"])
+def test_measures_of_mixtures_are_exact_to_single_precision(kind, level):
+    g = torch.Generator().manual_seed(0)
+    weights = torch.rand(50, 6, generator=g).pow(3)
+    means = 100 + 20 * torch.randn(50, 6, generator=g)
+    scales = 10 * torch.rand(50, 6, generator=g).pow(4)  # from narrow to wide
+    p = NormalMixture(weights / weights.sum(-1, keepdim=True), means, scales)
+    exact = p.to("cpu", torch.float64)
+    truth = {"cvar": exact.cvar, "quantile": exact.icdf, "expectile": exact.expectile}[kind](
+        torch.tensor(level, dtype=torch.float64)
+    )
+    width = (means + 6 * scales).amax(-1) - (means - 6 * scales).amin(-1)
+    assert ((parse_risk(f"{kind}:{level}")(p) - truth).abs() <= 5e-6 * width).all()
+
+
 def test_a_function_of_ones_own():
     measure = parse_risk(lambda p: p.mean - p.stddev)
     assert measure(NormalMixture.from_samples(torch.tensor([-1.0, 1.0]))).item() == pytest.approx(-1)

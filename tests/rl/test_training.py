@@ -336,6 +336,14 @@ def test_report_knows_how_far_the_run_is(tmp_path, monkeypatch):
     assert told[-1][1]["evaluation"] is not None
 
 
+def test_report_says_when_the_update_is_compiled(tmp_path):
+    told = []
+    settings = {**SETTINGS, "compile": True, "learning_starts": 50}
+    train(run(settings=settings, steps=60), tmp_path, lambda step, figures: told.append((step, dict(figures))))
+    assert [step for step, figures in told if figures.get("compiling")] == [51]
+    assert any(step == 52 for step, _ in told)  # and when it is done
+
+
 def test_bad_runs_are_refused():
     refuses(lambda: run(algo="dqn"), "algo", "dqn", "one of")
     refuses(lambda: run(env="CartPole"), "env", "CartPole", "registered")

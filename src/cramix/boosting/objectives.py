@@ -33,6 +33,11 @@ class MixtureObjective:
         n_outputs: numbers that trees predict for a row: logits, means and log scales, `3 k`; for k = 1 mean and log
             scale, 2.
         start: the mixture that zeros mean.
+
+    Example:
+        >>> mixture = objective(2, loss="crps", targets=[0.0, 1.0, 2.0, 3.0])
+        >>> mixture.n_outputs, mixture.mixture(np.zeros((5, 6))).batch_shape  # margins (n, outputs)
+        (6, torch.Size([5]))
     """
 
     def __init__(self, start: NormalMixture, loss: str = "crps", min_scale: float = 1e-3) -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import sys
 
+from cramix import __version__
+
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; --version works without typer, too."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"cramix {__version__}")
+        return
     try:
         from cramix.cli.app import app
     except ImportError as error:

@@ -18,6 +18,7 @@ import cramix
 from cramix.cli.compare import compare
 from cramix.cli.compress import compress
 from cramix.cli.demo import demo
+from cramix.cli.examples import epilog
 from cramix.cli.fit import fit
 from cramix.cli.play import play
 from cramix.cli.predict import predict
@@ -87,7 +88,6 @@ def _paragraphs(command: Callable[..., None]) -> str:
 app = typer.Typer(
     cls=Commands,
     invoke_without_command=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 success, 2 invalid input, 1 internal error.",
@@ -108,4 +108,4 @@ def about(
 
 
 for command in (demo, fit, predict, compare, compress, sample, train, play):
-    app.command(help=_paragraphs(command))(command)
+    app.command(help=_paragraphs(command), epilog=epilog(command.__name__))(command)

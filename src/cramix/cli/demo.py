@@ -11,28 +11,30 @@ from rich.table import Table
 from cramix import demo as job
 from cramix.atomic import replacing
 from cramix.cli.refusal import check_output
-from cramix.cli.report import console, working
+from cramix.cli.report import print_tables, working
 from cramix.plot import require_matplotlib
 
 
-def demo(out: Annotated[Path, typer.Option(help="Write the picture to this file, png.")] = Path("demo.png")) -> None:
-    """Show what cramix does: find groups that EM misses, and compare all methods; prints tables, draws a picture."""
-    check_output(out, [".png"])
-    require_matplotlib()
+def demo(
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Draw a picture of all fits: png.")] = None,
+) -> None:
+    """Show what cramix does: find groups that EM misses, and compare all methods, in two tables."""
+    if out is not None:
+        check_output(out, [".png"])
+        require_matplotlib()
     with working("Fitting four groups of measurements") as update:
         recoveries = job.recover_groups(update)
     with working(f"Fitting {job.COMPONENTS} components to a ring, a line and a square") as update:
         contest = job.compare_methods(update)
-    screen = console()
     title = f"Four groups in five dimensions, {len(job.SEEDS)} seeds"
-    table = Table("method", "adjusted Rand index", "mean log likelihood", "seconds", title=title)
+    groups = Table("method", "adjusted Rand index", "mean log likelihood", "seconds", title=title)
     for recovery in recoveries:
-        table.add_row(*recovery.row())
-    screen.print(table)
-    table = Table("method", "mean log likelihood", "distance C2", "seconds", title="A ring, a line and a square")
+        groups.add_row(*recovery.row())
+    methods = Table("method", "mean log likelihood", "distance C2", "seconds", title="A ring, a line and a square")
     for row in contest.rows():
-        table.add_row(*row)
-    screen.print(table)
-    with replacing(out) as file:
-        job.picture(recoveries, contest).savefig(file, format="png", dpi=120)
-    screen.print(f"Picture: {out}")
+        methods.add_row(*row)
+    print_tables([groups, methods])
+    if out is not None:
+        with replacing(out) as file:
+            job.picture(recoveries, contest).savefig(file, format="png", dpi=120)
+        print_tables([f"Picture: {out}"])

@@ -157,9 +157,14 @@ def as_tables(found: Drift, names: tuple[str, ...]) -> list[Table | str]:
         result.append(f"and {len(names) - _MOST_COLUMNS} more that moved less; --json shows all")
     if len(names) > 1:
         directions = Table("direction", "distance", title="Directions", title_justify="left")
-        for i in _distinct(found.directions):
+        shown = _distinct(found.directions)
+        for i in shown:
             directions.add_row(_formula(found.directions[i], names), f"{found.direction_distances[i].item():.3g}")
         result.append(directions)
+        if len(found.directions) > len(shown):
+            result.append(
+                f"and {len(found.directions) - len(shown)} more that moved less or are close; --json shows all"
+            )
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +15,12 @@ from cramix.checks import check_choice
 from cramix.cli import components, formats, models, sources, tables
 from cramix.cli.options import Columns, DataFile, Delimiter, Exclude, Json, ModelOut, Quiet, Seed, SkipBad
 from cramix.cli.passes import Passes, in_words
-from cramix.cli.refusal import Refusal, check_output, refusing
+from cramix.cli.refusal import Refusal, check_output, refusing, with_options
 from cramix.cli.report import Fact, component_tables, console, counted, print_lines, save_figure, show, working
-from cramix.fitting import METHODS
+from cramix.fitting import METHODS, FitResult
+from cramix.html.report import write_report
+from cramix.html.worst import WorstRows, has_density
+from cramix.mixture import MultivariateNormalMixture
 from cramix.mixture.coordinates import in_coordinates
 from cramix.mixture.covariance import FAMILIES
 from cramix.tensor_files import require_safetensors
@@ -38,6 +42,14 @@ def fit(
     out: Annotated[Path | None, ModelOut] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw the data and the fit: png, pdf or svg.")
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            metavar="FILE",
+            help="Write a page to explore data and fit in a browser, .html; data in parts are read once more for it.",
+        ),
     ] = None,
     columns: Columns = None,
     exclude: Exclude = None,
@@ -104,6 +116,8 @@ def fit(
     if plot is not None:
         check_output(plot, formats.PICTURES)
         pictures.require_matplotlib()
+    if html is not None:
+        check_output(html, [".html"])
     passes = Passes(max_passes, checkpoint)
     passes.check(out)
     with refusing():
@@ -148,6 +162,8 @@ def fit(
         x, weights = table.shown()
         figure = pictures.mixture_and_points(mixture, x, weights=weights, names=table.names)
         save_figure(figure, plot)
+    if html is not None:
+        _write_report(html, table, fitted, mixture)
     print_lines("note", [note for note in table.notes if note not in notes])
     facts = [
         Fact("data", "data", formats.input_name(data)),
@@ -172,6 +188,7 @@ def fit(
         Fact("notes", None, list(table.notes)),
         Fact("model", "model", out),
         Fact("plot", "picture", plot),
+        Fact("html", "page", html),
         Fact("mixture", None, models.as_json(mixture, table.names)),
     ]
     blocks = component_tables(mixture, table.names, console().width)
@@ -191,6 +208,34 @@ def _read(path: Path, choice: tables.Choice, passes: Passes) -> tables.Table | s
             f"{formats.input_name(path)}."
         )
     return tables.read(path, choice)
+
+
+def _write_report(
+    path: Path, table: tables.Table | sources.Streamed, fitted: components.Fitted, mixture: MultivariateNormalMixture
+) -> None:
+    """Write a page about a fit; the rows that fit worst are searched among all."""
+    worst = WorstRows(mixture, counted_from=1) if has_density(mixture) else None
+    if worst is not None:
+        for rows, numbers, file in table.in_order():
+            present = slice(None) if table.weights is None else table.weights > 0
+            worst.add(rows[present], numbers[present], Path(file).name if table.n_files > 1 else "")
+
+    def in_options(result: FitResult) -> FitResult:
+        return replace(result, warnings=tuple(map(with_options, result.warnings)))
+
+    x, weights = table.shown()
+    write_report(
+        path,
+        in_options(fitted.result),
+        x,
+        names=table.names,
+        sample_weight=weights,
+        considered={k: in_options(result) for k, result in fitted.considered.items()},
+        n_rows=table.n_rows,
+        worst=worst,
+        title=f"{Path(table.name).name}: {counted(mixture.n_components, 'component')}",
+        notes=table.notes,
+    )
 
 
 def _number_or_word(text: str) -> float | str:

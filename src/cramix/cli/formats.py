@@ -9,6 +9,7 @@ TEXT = (".csv", ".tsv", ".txt")
 DATA = (*TEXT, ".npy", ".parquet", ".xlsx")
 DATA_OUT = (".csv", ".tsv", ".npy", ".parquet")
 PICTURES = (".png", ".pdf", ".svg")
+PAGES = (".html",)
 
 # The path that stands for standard input or standard output.
 STANDARD = Path("-")

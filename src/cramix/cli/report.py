@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Shown to people; JSON has all of them.
 _MOST_COMPONENTS, _MOST_COLUMNS = 20, 60
+# Characters of a line of a column's name, above its numbers.
+_WIDEST_NAME = 24
 
 
 class Fact(NamedTuple):
@@ -57,9 +59,15 @@ def show(facts: Sequence[Fact], *, as_json: bool, quiet: bool = False, tables: S
     for fact in facts:
         if fact.label is not None and fact.value is not None:
             grid.add_row(fact.label, fact.words or _words(fact.value))
+    print_tables([grid, *tables])
+
+
+def print_tables(tables: Iterable[Table | str]) -> None:
+    """Print tables and lines to standard output; what is too wide continues on the next line, so nothing is cut off."""
     screen = console()
-    screen.print(grid)
     for table in tables:
+        for column in table.columns if isinstance(table, Table) else ():
+            column.overflow = "fold"
         screen.print(table)
 
 
@@ -140,9 +148,10 @@ def component_tables(mixture: MultivariateNormalMixture, names: tuple[str, ...],
     scales = mixture.covariances[:count].diagonal(dim1=-2, dim2=-1).sqrt().tolist()
     cells = [[f"{m:.4g} ± {s:.3g}" for m, s in zip(*row, strict=True)] for row in zip(means, scales, strict=True)]
     shown = names[:_MOST_COLUMNS]
+    widths = [max(min(len(name), _WIDEST_NAME), *(len(row[i]) for row in cells)) for i, name in enumerate(shown)]
     tables = []
-    for block in _blocks([max(len(name), *(len(row[i]) for row in cells)) for i, name in enumerate(shown)], width):
-        table = Table("", "weight", *(shown[i] for i in block))
+    for block in _blocks(widths, width):
+        table = Table("", "weight", *(Column(shown[i], max_width=widths[i]) for i in block))
         for number, (weight, row) in enumerate(zip(weights, cells, strict=True)):
             table.add_row(str(number), f"{weight:.4f}", *(row[i] for i in block))
         tables.append(table)

@@ -183,7 +183,9 @@ def _lines() -> Report:
 
     def report(step: int, latest: dict[str, Any]) -> None:
         nonlocal last
-        if step == latest.get("evaluated") != last:
+        if latest.get("compiling"):
+            print(f"step {step}, {_text(latest)}", file=sys.stderr, flush=True)
+        elif step == latest.get("evaluated") != last:
             last = step
             print(f"step {step}, {_text(latest)}", file=sys.stderr, flush=True)
 
@@ -191,4 +193,6 @@ def _lines() -> Report:
 
 
 def _text(latest: dict[str, Any]) -> str:
+    if latest.get("compiling"):
+        return "compiling the update, some seconds"
     return ", ".join(f"{name} {latest[name]:.0f}" for name in ("return", "evaluation") if latest.get(name) is not None)

@@ -10,6 +10,10 @@ def ring_line_square(n: int = 850, seed: int = 0) -> Tensor:
     """Draw n points on a ring, a line and the outline of a square, `(n, 2)`, like those of the paper's experiments.
 
     No mixture of a few components fits them exactly, and a fit from a bad start leaves one of the shapes uncovered.
+
+    Example:
+        >>> ring_line_square(100).shape
+        torch.Size([100, 2])
     """
     g = torch.Generator().manual_seed(seed)
     shape = torch.multinomial(torch.tensor([0.53, 0.09, 0.38]), n, replacement=True, generator=g)

@@ -20,7 +20,15 @@ _PART = 1 << 40
 
 
 class BadRowsError(ValueError):
-    """Rows that cannot be used: missing or infinite numbers, text, a negative weight, a file that cannot be read."""
+    """Rows that cannot be used: missing or infinite numbers, text, a negative weight, a file that cannot be read.
+
+    Example:
+        >>> import numpy as np
+        >>> from cramix.data import source
+        >>> next(iter(source(np.array([[0.0, 1.0], [np.nan, 1.0]])).batches()))
+        Traceback (most recent call last):
+        cramix.data.source.BadRowsError: ...
+    """
 
 
 class Batch(NamedTuple):
@@ -33,6 +41,10 @@ class Batch(NamedTuple):
             ascend, which puts rows of all parts in order and seeds the choice of a sample.
         place: of the first row, for errors.
         bad: number of rows that were left out because they could not be used.
+
+    Example:
+        >>> Batch(torch.zeros(3, 2), None, 0, "row 1").rows.shape
+        torch.Size([3, 2])
     """
 
     rows: Tensor
@@ -91,6 +103,13 @@ class Source(ABC):
         repeatable: whether it can be read again and again. Otherwise a second pass raises an error.
         skip_bad: whether rows that cannot be used are left out and counted, instead of raising a `BadRowsError`.
         name: what the source is, for people.
+
+    Example:
+        >>> import numpy as np
+        >>> from cramix.data import source
+        >>> rows = source(np.zeros((100, 3)))  # rows (n, d)
+        >>> rows.n_rows, rows.dim, rows.univariate, rows.weighted
+        (100, 3, False, False)
     """
 
     dim: int

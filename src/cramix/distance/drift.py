@@ -20,9 +20,12 @@ from cramix.checks import check_integer
 from cramix.distance.sketch import SliceSketch, comparison
 from cramix.distance.sketch.bins import polynomial_fit
 from cramix.distance.sketch.histograms import Histograms
+from cramix.markup import COLORS, Picture, card, drawable, more, number, table
 
 # Numbers of the fits of all parts that are held at a time, and of the products for permutations.
 _BLOCK = 1 << 22
+# Columns in the table of a notebook, those that moved most, and bars in its picture.
+_MOST_COLUMNS, _MOST_BARS = 10, 100
 # Rounding must not tell the given order from others that give the same distance.
 _TIE = 1e-9
 
@@ -64,6 +67,34 @@ class Drift:
             f"{self.smallest_p_value:.3g} with {self.n_parts[0]} and {self.n_parts[1]} parts), largest in column {j}: "
             f"{self.columns[j].item():.3g}, p_value={self.column_p_values[j].item():.3g})"
         )
+
+    def _repr_html_(self) -> str:
+        order = self.columns.argsort(descending=True, stable=True)[:_MOST_COLUMNS].tolist()
+        numbers = self.columns, self.column_p_values, self.mean_shifts
+        rows = [(str(j), *(number(x[j].item()) for x in numbers)) for j in order]
+        facts = [
+            ("distance", number(self.distance)),
+            ("p-value", number(self.p_value)),
+            ("smallest possible p-value", number(self.smallest_p_value)),
+            ("parts", f"{self.n_parts[0]} and {self.n_parts[1]}"),
+            ("assignments compared", f"{self.n_permutations:,}{', all' if self.exact else ''}"),
+        ]
+        left_out = more((len(self.columns) - len(rows), "column"))
+        head = ("column", "distance", "p-value", "shift of mean")
+        title = "Drift, in standard deviations of both sets together"
+        return card(title, self._picture(order), table(head, rows, left_out=left_out), table((), facts))
+
+    def _picture(self, order: Sequence[int]) -> str:
+        """Return bars of the distances of all columns, or if they are many of those that moved most."""
+        shown = sorted(order) if len(self.columns) > _MOST_BARS else range(len(self.columns))
+        heights = [self.columns[j].item() for j in shown]
+        if not drawable(heights):
+            return ""
+        ends = (shown[0] - 0.5, shown[-1] + 0.5)
+        picture = Picture(ends, (0.0, max(heights)), "distance of each column", ("column", "distance"), whole=True)
+        for j, height in zip(shown, heights, strict=True):
+            picture.bar(j, height, max(0.8, len(self.columns) / _MOST_BARS), COLORS[0])
+        return picture.svg()
 
 
 def drift(

@@ -4,7 +4,8 @@ Scales that trees learn together with means are too small: the means fit noise o
 two stages. In the first, each member learns a normal distribution from all rows but a fold. In the second, mixtures are
 learned for the standardized residuals of rows in the folds, which the first stage has not seen: one mixture for all
 rows to begin with, then trees that change it with the features, the predicted mean and the predicted scale. Both stages
-stop when the score of the held-out rows gets no better, so the second adds only what helps on new rows.
+stop when the score of the held-out rows gets no better, so the second adds only what helps on new rows. It is run with
+one component and with all, and the held-out rows decide between the two.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _CUT, _MAX_RESIDUALS = 10.0, 10_000
 _REG_COVAR = 0.01
 # Factor on the learning rate of the second stage: there is less to learn.
 _RESIDUAL_RATE = 0.5
-# Pooled members keep at least this share of their variance.
-_MIN_NARROWING = 0.25
+# The mixture of all members keeps at least this share of its variance.
+_MIN_NARROWING = 0.05
 
 
 class Rows(NamedTuple):
@@ -53,9 +54,7 @@ class Boosted:
     def predict(self, x: np.ndarray) -> NormalMixture:
         """Return the mixture of all members for features `(n, f)`, batch shape `(n,)`."""
         parts = [self._member(i, x) for i in range(len(self.base))]
-        parts = _narrowed(parts) if self.residual else parts
-        share = torch.full((len(parts),), 1 / len(parts), dtype=torch.float64)
-        return NormalMixture.mix(parts, share.expand(len(x), -1))
+        return _pooled(parts) if self.residual else _mixed(parts)
 
     def _member(self, i: int, x: np.ndarray) -> NormalMixture:
         p = self.base[i].predict(x)
@@ -92,24 +91,23 @@ def boost(
     p = NormalMixture.cat(predictions)
     residuals = ((torch.from_numpy(rows.y[held_out]) - p.means.squeeze(-1)) / p.scales.squeeze(-1)).numpy()
     weights = rows.weights[held_out]
-    shape = _distribution(residuals, weights, n_components, seed)
+    # The CRPS of a target is that of its residual times the scale.
+    score_weights = weights * p.scales.squeeze(-1).numpy() if second == "crps" else weights
     ends = np.cumsum([0, *map(len, folds)])
     parts = [np.arange(a, b) for a, b in pairwise(ends)]
-    if len(folds) == 1:  # no rows are left to learn from
-        return Boosted(base, [Trees(None, MixtureObjective(shape, second, min_scale))]), curve
     options = replace(options, learning_rate=_RESIDUAL_RATE * options.learning_rate)
-    residual, further = grow(
-        x,
-        residuals,
-        weights,
-        parts,
-        MixtureObjective(shape, second, min_scale),
-        categorical,
-        options,
-        seed + len(folds),
-        # The CRPS of a target is that of its residual times the scale.
-        weights * p.scales.squeeze(-1).numpy() if second == "crps" else None,
-    )
+    found: list[tuple[float, list[Trees], list[float]]] = []
+    for k in sorted({1, n_components}):  # one normal remains unless held-out rows ask for more
+        shape = MixtureObjective(_distribution(residuals, weights, k, seed), second, min_scale)
+        if len(folds) == 1:  # no rows are left to learn from
+            residual, further = [Trees(None, shape)], list[float]()
+        else:
+            residual, further = grow(
+                x, residuals, weights, parts, shape, categorical, options, seed + len(folds), score_weights
+            )
+        start = shape.scores(np.zeros((len(residuals), shape.n_outputs)), torch.from_numpy(residuals)).numpy()
+        found.append((min([*further, np.average(start, weights=score_weights)]), residual, further))
+    _, residual, further = min(found, key=lambda one: one[0])
     return Boosted(base, residual), curve + further
 
 
@@ -147,15 +145,20 @@ def _distribution(residuals: np.ndarray, weights: np.ndarray, n_components: int,
     return found
 
 
-def _narrowed(parts: list[NormalMixture]) -> list[NormalMixture]:
-    """Return the predictions of members, narrower where their means differ.
+def _pooled(parts: list[NormalMixture]) -> NormalMixture:
+    """Return the mixture of the predictions of members, narrower where their means differ.
 
-    A residual of one member is that of the mean of all, plus the member's own difference to it, and the pool adds the
-    differences once more: its variance exceeds that of the residuals of the pooled mean by twice the variance of the
-    means. This is taken back.
+    A member's variance w is that of its own errors. By the ambiguity decomposition the mean of all members has a lower
+    squared error, w - b, where b is the variance of their means; their mixture has a higher variance, w + b.
     """
     means = torch.stack([p.mean for p in parts])
     between = means.var(0, correction=0)
     within = torch.stack([p.variance for p in parts]).mean(0)
-    factor = (1 - 2 * between / within).clamp(min=_MIN_NARROWING).sqrt()
-    return [p.affine(mean - factor * mean, factor) for p, mean in zip(parts, means, strict=True)]  # about the mean
+    factor = ((within - between) / (within + between)).clamp(min=_MIN_NARROWING).sqrt()
+    mean = means.mean(0)
+    return _mixed(parts).affine(mean - factor * mean, factor)  # about the mean
+
+
+def _mixed(parts: list[NormalMixture]) -> NormalMixture:
+    share = torch.full((len(parts),), 1 / len(parts), dtype=torch.float64)
+    return NormalMixture.mix(parts, share.expand(len(parts[0].means), -1))

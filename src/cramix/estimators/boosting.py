@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from cramix.checks import check_choice, check_integer, check_number
+from cramix.estimators import html
 from cramix.estimators.boosted import STAGES, Rows, boost, disjoint_folds
 from cramix.estimators.features import ordered, read_features, read_targets
 from cramix.estimators.forecasts import Forecasts
@@ -32,7 +33,9 @@ _BLOCK = 1 << 14
 # With fewer rows none are held out.
 _MIN_ROWS = 20
 # n_estimators="auto": this many rows are enough for all members together; their number has limits.
-_ROWS_OF_MEMBERS, _MIN_MEMBERS, _MAX_MEMBERS = 40_000, 3, 10
+_ROWS_OF_MEMBERS, _MIN_MEMBERS, _MAX_MEMBERS = 60_000, 4, 10
+# max_depth="auto": the depth of trees, of few rows and of many.
+_DEPTH, _DEPTH_OF_MANY, _MANY_ROWS = 4, 6, 5000
 
 
 @dataclass(eq=False, repr=False)  # estimators equal only themselves; scikit-learn prints them
@@ -51,10 +54,10 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         n_components: number of components of each member.
         loss: "cramer" (the CRPS), "nll" (the negative log likelihood) or "blend" (the CRPS in the first stage, the
             likelihood in the second).
-        n_estimators: number of members. "auto" is 10, and fewer from 4,000 rows on, 3 from 13,000 on.
+        n_estimators: number of members. "auto" is 10, and fewer from 6,000 rows on, 4 from 15,000 on.
         max_iter: maximum number of rounds of each stage.
         learning_rate: factor on what each round adds; half of it in the second stage.
-        max_depth: maximum depth of trees.
+        max_depth: maximum depth of trees. "auto" is 4, and 6 from 5,000 rows on.
         early_stopping: hold rows out and keep the rounds that are best on them; False runs `max_iter` rounds on all
             rows, in one stage that learns the whole mixture.
         validation_fraction: largest fraction of the rows that a member holds out; none of fewer than 20 rows.
@@ -88,7 +91,7 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
     n_estimators: int | str = "auto"
     max_iter: int = 2000
     learning_rate: float = 0.1
-    max_depth: int = 4
+    max_depth: int | str = "auto"
     early_stopping: bool = True
     validation_fraction: float = 0.1
     n_iter_no_change: int = 50
@@ -117,7 +120,12 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
             folds = [np.arange(0)] * n_members
         with progress_bar(self.verbose) as progress:
             options = GrowthOptions(
-                self.max_iter, self.n_iter_no_change, self.learning_rate, self.max_depth, self.n_jobs or 0, progress
+                self.max_iter,
+                self.n_iter_no_change,
+                self.learning_rate,
+                self._depth(len(x)),
+                self.n_jobs or 0,
+                progress,
             )
             seed = int(rng.randint(2**30))
             self._boosted, losses = boost(
@@ -134,17 +142,28 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         center, scale = (torch.tensor(value, dtype=torch.float64) for value in (self._center, self._scale))
         return NormalMixture.cat(parts).affine(center, scale), form
 
+    def _summary(self) -> str:
+        return html.of_regressor(
+            self.n_features_in_, {"members": str(len(self._boosted.base))}, self.loss_curve_, "round"
+        )
+
     def _n_members(self, n: int) -> int:
         if self.n_estimators != "auto":
             return int(self.n_estimators)
         return min(max(round(_ROWS_OF_MEMBERS / n), _MIN_MEMBERS), _MAX_MEMBERS)
 
+    def _depth(self, n: int) -> int:
+        if self.max_depth != "auto":
+            return int(self.max_depth)
+        return _DEPTH if n < _MANY_ROWS else _DEPTH_OF_MANY
+
     def _check_settings(self) -> None:
         """Raise a ValueError for settings that are invalid for any data."""
-        for name in ("n_components", "max_iter", "n_iter_no_change", "max_depth"):
+        for name in ("n_components", "max_iter", "n_iter_no_change"):
             check_integer(name, getattr(self, name), 1)
-        if self.n_estimators != "auto":
-            check_integer("n_estimators", self.n_estimators, 1)
+        for name in ("n_estimators", "max_depth"):
+            if getattr(self, name) != "auto":
+                check_integer(name, getattr(self, name), 1)
         if self.n_jobs is not None:
             check_integer("n_jobs", self.n_jobs, 1)
         check_integer("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from cramix.checks import check_integer, check_number
 from cramix.distance.operands import Mixture
+from cramix.estimators import html
 from cramix.estimators.forecasts import Forecasts, check_coverage, marginals
 from cramix.estimators.inputs import Form
 from cramix.estimators.regressor import MixtureRegressor
@@ -153,6 +154,15 @@ class ConformalRegressor(Forecasts, MetaEstimatorMixin, RegressorMixin, BaseEsti
         parts = [model.predict_dist(X) for model in self.estimators_]
         p = parts[0] if len(parts) == 1 else type(parts[0]).mix(parts, [1 / len(parts)] * len(parts))  # type: ignore[arg-type]
         return p, _form(X, p)
+
+    def _summary(self) -> str:
+        n_scored = sum(len(scores) for scores in self._scores)
+        facts = {
+            "regressors": str(len(self.estimators_)),
+            "scored rows": f"{n_scored:,}",
+            "largest finite coverage": f"{n_scored / (n_scored + 1):.4g}",
+        }
+        return html.of_regressor(self.n_features_in_, facts)
 
     def _splits(self, n: int, random_state: np.random.RandomState) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the rows to fit and the rows to score."""

@@ -86,6 +86,11 @@ class Ensemble(nn.Module):
         # From (E, n, k, *) to (n, E k, *).
         return p._of_whole(*(part.movedim(0, 1).flatten(1, 2) for part in (weights, means, values)))
 
+    @torch.no_grad()
+    def means(self, x: Tensor) -> Tensor:
+        """Return the mean of each network's mixture for features `(n, in_features)`: `(E, n)` or `(E, n, d)`."""
+        return self(x.expand(self.n_estimators, *x.shape)).mean
+
     def freeze(self) -> Self:
         """End training. In float64 a row has the same prediction in a batch of any size."""
         return self.double().requires_grad_(False)

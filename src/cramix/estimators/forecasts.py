@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from cramix.distance.operands import Mixture
+from cramix.estimators.html import FittedHTML
 from cramix.estimators.inputs import Form
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 
-class Forecasts:
+class Forecasts(FittedHTML):
     """The predictions of a fitted regressor, in several forms; a base of regressors.
 
     A regressor has a method `_predict(X)`, which returns mixtures with batch shape `(n,)` in float64 and the form of X,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cramix.data import is_source_like, source
-from cramix.estimators import file, sources
+from cramix.estimators import file, html, sources
 from cramix.estimators.incremental import Incremental
 from cramix.estimators.initial_parameters import Given, Start, initial, read_given
 from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_samples
@@ -39,7 +39,7 @@ except ImportError:
 
 
 @dataclass(eq=False, repr=False)  # estimators equal only themselves; scikit-learn prints them
-class CramerMixture(DensityMixin, BaseEstimator):
+class CramerMixture(html.FittedHTML, DensityMixin, BaseEstimator):
     """A Gaussian mixture at the best optimum of the likelihood, by EM on merged over-complete fits.
 
     It is a drop-in replacement for `sklearn.mixture.GaussianMixture`, with the same parameters, attributes and methods.
@@ -353,6 +353,9 @@ class CramerMixture(DensityMixin, BaseEstimator):
         self.shrinkage_ = result.shrinkage
         last = [-step.loss for step in result.history if step.name == result.history[-1].name]
         self.lower_bounds_ = last[-result.n_iter :] if result.n_iter else []
+
+    def _summary(self) -> str:
+        return html.of_mixture(self.result_, getattr(self, "feature_names_in_", None))
 
     def _n_parameters(self) -> int:
         """Return the number of free parameters, under the name scikit-learn has for it."""

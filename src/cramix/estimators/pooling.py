@@ -12,12 +12,17 @@ from cramix.distance.cramer.distance import cramer_distance
 from cramix.loss import crps
 from cramix.mixture import NormalMixture
 
+# How far weights are moved towards equal ones: what is tried, and by how many standard errors the score may rise.
+_SHARES, _TOLERANCE = tuple(1 - 0.05 * i for i in range(20)), 0.5
+
 
 def pool_weights(predictions: Sequence[NormalMixture], y: Tensor, sample_weight: Tensor | None = None) -> Tensor:
-    """Return weights `(j,)` that minimise the mean CRPS of the mixture of j predictions for targets `(n,)`.
+    """Return weights `(j,)` that nearly minimise the mean CRPS of the mixture of j predictions for targets `(n,)`.
 
     For weights a, scores s and distances D^2 between predictions, it is `a s - 1/2 a D^2 a`: a convex quadratic form,
-    so the least value is found among those with some weights 0 and equal derivatives for the others.
+    so the least value is found among those with some weights 0 and equal derivatives for the others. Between these
+    weights and equal ones, those nearest to equal are returned whose score is not higher by more than half a standard
+    error: few rows say little about the best weights, and equal ones are a good guess.
 
     Example:
         >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1)).expand((2,))
@@ -27,20 +32,39 @@ def pool_weights(predictions: Sequence[NormalMixture], y: Tensor, sample_weight:
     """
     w = torch.ones_like(y) if sample_weight is None else sample_weight.to(y)
     w = w / w.sum()
-    scores = torch.stack([(w * crps(p, y)).sum() for p in predictions])
     j = len(predictions)
-    distances = scores.new_zeros(j, j)
+    scores = torch.stack([crps(p, y) for p in predictions], -1)  # (n, j)
+    distances = scores.new_zeros(len(y), j, j)
     for a, b in combinations(range(j), 2):
-        distances[a, b] = distances[b, a] = (w * cramer_distance(predictions[a], predictions[b]).square()).sum()
-    best, found = torch.inf, scores.new_zeros(j)
+        distances[:, a, b] = distances[:, b, a] = cramer_distance(predictions[a], predictions[b]).square()
+    best = _least(w @ scores, torch.einsum("n,nab->ab", w, distances))
+
+    def score(weights: Tensor) -> Tensor:
+        return scores @ weights - 0.5 * torch.einsum("a,nab,b->n", weights, distances, weights)
+
+    equal = scores.new_full((j,), 1 / j)
+    for share in _SHARES:
+        weights = share * equal + (1 - share) * best
+        behind = score(weights) - score(best)
+        mean = (w * behind).sum()
+        error = (w.square() * (behind - mean).square()).sum().sqrt()
+        if mean <= _TOLERANCE * error:
+            return weights
+    return best
+
+
+def _least(scores: Tensor, distances: Tensor) -> Tensor:
+    """Return the weights with the least `a s - 1/2 a D^2 a`."""
+    j = len(scores)
+    least, found = torch.inf, scores.new_zeros(j)
     for size in range(1, j + 1):
         for support in combinations(range(j), size):
             chosen = _stationary(scores[list(support)], distances[list(support)][:, list(support)])
             if bool((chosen >= 0).all()):
                 weights = scores.new_zeros(j).index_put((torch.tensor(support),), chosen)
                 value = (weights @ scores - 0.5 * weights @ distances @ weights).item()
-                if value < best:
-                    best, found = value, weights
+                if value < least:
+                    least, found = value, weights
     return found
 
 

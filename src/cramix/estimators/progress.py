@@ -1,4 +1,4 @@
-"""Progress of fits: a bar drawn by rich, or lines as scikit-learn prints them."""
+"""Progress of fits: a bar, drawn by rich or in a notebook, or lines as scikit-learn prints them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from cramix.extras import require
 from cramix.fitting import Step
 from cramix.fitting.held_out import HELD_OUT
+from cramix.notebook import NotebookBar, in_notebook
+
+Say = Callable[[str], None]
 
 
 def line_printer(verbose: int, interval: int) -> Callable[[Step], None] | None:
@@ -39,6 +42,20 @@ def progress_bar(verbose: int) -> Iterator[Callable[[Step], None] | None]:
     if not verbose:
         yield None
         return
+    with _notebook_bar() if in_notebook() else _terminal_bar() as (update, say):
+
+        def show(step: Step) -> None:
+            text = f"{step.name}, {step.n_components} components, loss {step.loss:.6g}"
+            update(text)
+            if verbose > 1:
+                say(f"{step.seconds:8.2f} s  {text}")
+
+        yield show
+
+
+@contextmanager
+def _terminal_bar() -> Iterator[tuple[Say, Say]]:
+    """Yield what shows a text beside a bar, and what prints a line above it."""
     require("rich", "A progress bar needs rich. Use: pip install 'cramix[sklearn]'")
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -47,12 +64,16 @@ def progress_bar(verbose: int) -> Iterator[Callable[[Step], None] | None]:
     # A console of its own: one console shows one bar at a time, and fits may run in parallel.
     with Progress(*columns, console=Console()) as bar:
         task = bar.add_task("starting", total=None)
-
-        def show(step: Step) -> None:
-            text = f"{step.name}, {step.n_components} components, loss {step.loss:.6g}"
-            bar.update(task, description=text)
-            if verbose > 1:
-                bar.console.print(f"{step.seconds:8.2f} s  {text}", highlight=False)
-
-        yield show
+        yield (
+            lambda text: bar.update(task, description=text),
+            lambda text: bar.console.print(text, highlight=False),
+        )
         bar.update(task, total=1, completed=1)
+
+
+@contextmanager
+def _notebook_bar() -> Iterator[tuple[Say, Say]]:
+    """Yield the same for a notebook, whose lines are below the bar."""
+    bar = NotebookBar()
+    yield bar.update, print
+    bar.close()

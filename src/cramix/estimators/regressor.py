@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cramix.checks import check_choice, check_integer, check_number
 from cramix.distance.operands import Mixture
+from cramix.estimators import html
 from cramix.estimators.ensemble import Ensemble
 from cramix.estimators.forecasts import Forecasts
 from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_samples
@@ -36,7 +37,7 @@ _BLOCK = 1 << 14
 # batch_size="auto": the number of batches in an epoch from which on they grow, and the limits of their size.
 _BATCHES_PER_EPOCH, _MIN_BATCH, _MAX_BATCH = 64, 32, 256
 # max_iter="auto": the least number of epochs, how many rows are visited besides, and the largest number of epochs.
-_MIN_EPOCHS, _VISITS, _MAX_EPOCHS = 10, 250_000, 400
+_MIN_EPOCHS, _VISITS, _MAX_EPOCHS = 10, 1_000_000, 400
 # n_iter_no_change="auto": fraction of the epochs, and the lower limit.
 _PATIENCE, _MIN_PATIENCE = 0.3, 10
 
@@ -47,7 +48,7 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
 
     The networks are trained together. Each holds out rows of its own and keeps the weights that are best on them. A
     prediction is the mixture of the mixtures of all networks, recalibrated by the likelihood of the held-out rows:
-    scales that are too small are widened, and a wide component of small weight is added where outliers ask for it.
+    all scales get a common factor, and a wide component of small weight is added where outliers ask for it.
 
     Features and targets are standardized. The order of the rows does not matter, and a row of weight 2 counts as two
     equal rows.
@@ -59,7 +60,7 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
         hidden_layer_sizes: widths of the hidden layers.
         n_estimators: number of networks.
         max_iter: number of epochs, for "blend" of each stage; the learning rate rises and falls once in this time.
-            "auto" is 10 + 250,000 / n for n rows, at most 400.
+            "auto" is 10 + 1,000,000 / n for n rows, at most 400.
         batch_size: rows in a batch. "auto" is a 64th of the rows, at least 32 and at most 256; the learning rate grows
             with its square root.
         learning_rate: highest learning rate of AdamW, for batches of 64 rows.
@@ -178,6 +179,14 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
             x = self._x_units.standardize(features.cpu().double()).to(self._ensemble.device)
             parts = [self._recalibration.apply(self._ensemble.combined(block)) for block in x.split(_BLOCK)]
             return self._y_units.restore(type(parts[0]).cat(parts)), form  # type: ignore[arg-type]
+
+    def _summary(self) -> str:
+        facts = {
+            "networks": str(self._ensemble.n_estimators),
+            "factor on scales": f"{self._recalibration.scale_factor:.4g}",
+            "weight of the wide component": f"{self._recalibration.tail_weight:.4g}",
+        }
+        return html.of_regressor(self.n_features_in_, facts, self.loss_curve_, "epoch")
 
     def _batch_size_and_rate(self, n: int) -> tuple[int, float]:
         if self.batch_size != "auto":

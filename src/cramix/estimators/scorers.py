@@ -42,7 +42,23 @@ def crps_scorer(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> fl
 
 
 def log_likelihood_scorer(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
-    """Return the mean log likelihood of the targets under an estimator's predictions; see `crps_scorer`."""
+    """Return the mean log likelihood of the targets under an estimator's predictions; see `crps_scorer`.
+
+    Args:
+        estimator: a fitted estimator.
+        X: features, `(n, f)`.
+        y: targets, `(n,)` or `(n, d)`.
+        sample_weight: weights of the rows, `(n,)`.
+
+    Example:
+        >>> from sklearn.model_selection import cross_val_score
+        >>> from cramix import MixtureRegressor
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(-1, 1, (200, 1))
+        >>> model = MixtureRegressor(n_estimators=2, max_iter=20, random_state=0)
+        >>> cross_val_score(model, X, X[:, 0], scoring=log_likelihood_scorer, cv=2).shape
+        (2,)
+    """
     p, y = _predictions(estimator, X, y)
     return _average(p.log_prob(y), sample_weight)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
@@ -12,11 +13,13 @@ from torch import Tensor
 
 from cramix.arrays import column_names
 from cramix.checks import check_number
+from cramix.estimators import html
 from cramix.estimators.boosting import MixtureBoostingRegressor
 from cramix.estimators.features import ordered, read_features, read_targets
 from cramix.estimators.forecasts import Forecasts
 from cramix.estimators.inputs import Form, read_sample_weight
 from cramix.estimators.pooling import pool_weights
+from cramix.estimators.recalibration import Recalibration, recalibrate
 from cramix.estimators.regressor import MixtureRegressor
 from cramix.mixture import NormalMixture
 
@@ -31,19 +34,23 @@ except ImportError:
 
 # With fewer rows none are held out, and all regressors have the same weight.
 _MIN_ROWS = 20
+# Folds are held out in turn until there are this many held-out rows; at most so many folds.
+_ENOUGH, _MAX_FOLDS = 200, 4
 
 
 @dataclass(eq=False, repr=False)  # estimators equal only themselves; scikit-learn prints them
 class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
     """A regressor that predicts the mixture of what several regressors predict, by default trees and networks.
 
-    Their weights are those with the least CRPS of held-out rows, by regressors fitted to the other rows. Then all are
-    fitted again, to all rows. For one target. A row of weight 2 counts as two equal rows, if it does for all of them.
+    Their weights are those with the least CRPS of held-out rows, by regressors fitted to the other rows. Scales and
+    tails of the mixture are then recalibrated by the same rows: a mixture of calibrated predictions is too wide. All
+    regressors are also fitted to all rows. Of fewer than 1,000 rows, two to four folds are held out in turn. For one
+    target. A row of weight 2 counts as two equal rows, if it does for all of them.
 
     Args:
         estimators: regressors with a method `predict_dist`; None for a `MixtureBoostingRegressor` and a
             `MixtureRegressor`.
-        validation_fraction: fraction of the rows to hold out; none of fewer than 20 rows.
+        validation_fraction: fraction of the rows to hold out at a time; none of fewer than 20 rows.
         random_state: a seed or a `numpy.random.RandomState`, also for regressors that have none of their own.
 
     Attributes:
@@ -79,23 +86,40 @@ class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         regressors = [_seeded(regressor, rng) for regressor in self._regressors()]
         self.estimators_ = [clone(regressor).fit(X, targets, weights) for regressor in regressors]
         self.weights_ = np.full(len(regressors), 1 / len(regressors))
+        self._recalibration = Recalibration()
         order, first = ordered(x, targets, weights)
-        if len(first) >= _MIN_ROWS and len(regressors) > 1:
-            n_held_out = max(1, int(self.validation_fraction * len(first)))
-            chosen = np.isin(np.arange(len(first)), rng.permutation(len(first))[:n_held_out])
-            is_held_out = np.repeat(chosen, np.diff(np.r_[first, len(order)]))
-            held_out, seen = order[is_held_out], order[~is_held_out]
-            predictions = [
-                clone(regressor)
-                .fit(_safe_indexing(X, seen), targets[seen], weights[seen])
-                .predict_dist(_safe_indexing(X, held_out))
-                .to(torch.float64)
-                for regressor in regressors
-            ]
-            y_held_out, w_held_out = (torch.from_numpy(part[held_out]) for part in (targets, weights))
-            self.weights_ = pool_weights(predictions, y_held_out, w_held_out).numpy()
+        if len(first) >= _MIN_ROWS:
+            parts: list[list[NormalMixture]] = []
+            held_out = []
+            for is_held_out in self._folds(first, len(order), rng):
+                seen, unseen = order[~is_held_out], order[is_held_out]
+                parts.append(
+                    [
+                        clone(regressor)
+                        .fit(_safe_indexing(X, seen), targets[seen], weights[seen])
+                        .predict_dist(_safe_indexing(X, unseen))
+                        .to(torch.float64)
+                        for regressor in regressors
+                    ]
+                )
+                held_out.append(unseen)
+            predictions = [_joined(same) for same in zip(*parts, strict=True)]
+            rows = np.concatenate(held_out)
+            y_held_out, w_held_out = (torch.from_numpy(part[rows]) for part in (targets, weights / weights.mean()))
+            share = pool_weights(predictions, y_held_out, w_held_out)
+            self.weights_ = share.numpy()
+            self._recalibration = recalibrate(_pool(predictions, share), y_held_out, w_held_out)
         self._target_shape = ()
         return self
+
+    def _folds(self, first: np.ndarray, n: int, rng: np.random.RandomState) -> Iterator[np.ndarray]:
+        """Yield which of n sorted rows to hold out; equal rows, which begin at `first`, stay together."""
+        size = max(1, int(self.validation_fraction * len(first)))
+        n_folds = min(math.ceil(_ENOUGH / size), _MAX_FOLDS, len(first) // size)
+        shuffled = rng.permutation(len(first))
+        for i in range(n_folds):
+            chosen = np.isin(np.arange(len(first)), shuffled[i * size : (i + 1) * size])
+            yield np.repeat(chosen, np.diff(np.r_[first, n]))
 
     def _regressors(self) -> list[Any]:
         if self.estimators is None:
@@ -108,15 +132,39 @@ class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         used = [(w, e) for w, e in zip(self.weights_, self.estimators_, strict=True) if w > 0]
         predictions = [regressor.predict_dist(X) for _, regressor in used]
-        first = predictions[0]
-        share = torch.tensor([w for w, _ in used], dtype=first.means.dtype, device=first.means.device)
-        p = NormalMixture.mix(predictions, share.expand(len(first.means), -1))
-        return p, Form(not isinstance(X, Tensor), first.means.dtype, first.means.device)
+        p = self._recalibration.apply(_pool(predictions, torch.tensor([w for w, _ in used])))
+        assert isinstance(p, NormalMixture)
+        return p, Form(not isinstance(X, Tensor), p.means.dtype, p.means.device)
+
+    def _summary(self) -> str:
+        pairs = enumerate(zip(self.estimators_, self.weights_, strict=True))
+        weights = {f"weight {i}, {type(regressor).__name__}": f"{weight:.4g}" for i, (regressor, weight) in pairs}
+        return html.of_regressor(self.n_features_in_, weights)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = all(r.__sklearn_tags__().input_tags.allow_nan for r in self._regressors())
         return tags
+
+
+def _pool(predictions: Sequence[NormalMixture], weights: Tensor) -> NormalMixture:
+    means = predictions[0].means
+    return NormalMixture.mix(predictions, weights.to(means).expand(len(means), -1))
+
+
+def _joined(parts: Sequence[NormalMixture]) -> NormalMixture:
+    """Return predictions one after the other, with components of weight 0 where they have fewer than others."""
+    k = max(p.n_components for p in parts)
+    return NormalMixture.cat(
+        [
+            NormalMixture(
+                torch.cat((p.weights, p.weights.new_zeros(len(p.weights), k - p.n_components)), 1),
+                *(torch.cat((part, part[:, :1].expand(-1, k - p.n_components)), 1) for part in (p.means, p.scales)),
+                validate_args=False,
+            )
+            for p in parts
+        ]
+    )
 
 
 def _seeded(regressor: Any, rng: np.random.RandomState) -> Any:

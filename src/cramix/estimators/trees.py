@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cramix.boosting import MixtureObjective
 from cramix.extras import require
@@ -35,6 +35,8 @@ _PARAMS = {
 }
 # Of fewer rows, each tree sees all.
 _MIN_ROWS_TO_SAMPLE = 20
+# Rounds end when no tree grows and constants move by less than this.
+_LEAST_STEP = 1e-3
 
 
 @dataclass(frozen=True)
@@ -50,16 +52,21 @@ class GrowthOptions:
 
 
 class Trees:
-    """The trees of one member: as many rounds as did best, perhaps none."""
+    """What one member has learned: trees, and constants that are added to what they predict.
+
+    LightGBM adds no tree in a round in which no split helps, such as when all rows ask for smaller scales alike. So a
+    round first moves the constants by the mean step of the rows, and trees learn the rest.
+    """
 
     def __init__(self, booster: Any, objective: MixtureObjective) -> None:
-        self.booster, self.objective, self.n_rounds = booster, objective, 0
+        self.booster, self.objective, self.n_trees = booster, objective, 0
+        self.constants = np.zeros(objective.n_outputs)
 
     def predict(self, features: np.ndarray) -> NormalMixture:
         """Return mixtures of batch shape `(n,)` for features `(n, f)`."""
-        margins = np.zeros((len(features), self.objective.n_outputs))
-        if self.n_rounds:
-            margins = self.booster.predict(features, num_iteration=self.n_rounds, raw_score=True)
+        margins = np.tile(self.constants, (len(features), 1))
+        if self.n_trees:
+            margins = margins + self.booster.predict(features, num_iteration=self.n_trees, raw_score=True)
         return self.objective.mixture(margins)
 
 
@@ -98,50 +105,91 @@ def grow(
     ).construct()
     y, w = torch.from_numpy(targets), torch.from_numpy(weights)
     everyone = np.arange(len(targets))
-    members, state = [], []
+    counts = w if score_weights is None else torch.from_numpy(score_weights)
+    holds_out = len(folds[0]) > 0
+    members = []
     for i, fold in enumerate(folds):
         seen = np.setdiff1d(everyone, fold, assume_unique=True)
         booster = lightgbm.Booster({**params, "seed": seed + i}, whole.subset(seen.tolist()).construct())
-        if len(fold):
+        if holds_out:
             booster.add_valid(whole.subset(fold.tolist()).construct(), "held out")
-        members.append(Trees(booster, objective))
-        state.append((booster, seen, fold))
-
-    counts = w if score_weights is None else torch.from_numpy(score_weights)
-
-    def gradient(rows: np.ndarray, margins: np.ndarray, _: Any) -> tuple[np.ndarray, np.ndarray]:
-        return objective.gradient_and_curvature(margins.reshape(len(rows), -1), y[rows], w[rows])
-
-    def score(rows: np.ndarray, margins: np.ndarray) -> float:
-        return (counts[rows] * objective.scores(margins.reshape(len(rows), -1), y[rows])).sum().item()
-
-    def named_score(rows: np.ndarray, margins: np.ndarray, _: Any) -> tuple[str, float, bool]:
-        return "score", score(rows, margins), False
-
-    holds_out = len(folds[0]) > 0
-    scored = [fold if holds_out else seen for _, seen, fold in state]
-    total = sum(counts[rows].sum().item() for rows in scored)
-    best, best_rounds, curve = math.inf, 0, []
+        scored = fold if holds_out else seen
+        rows = y[seen], w[seen], y[scored], counts[scored]
+        members.append(_Member(booster, objective, *rows, options.learning_rate, holds_out))
+    total = sum(member.score_weight for member in members)
+    best, best_round, curve = math.inf, 0, []
     if holds_out:
-        nothing = np.zeros((len(targets), objective.n_outputs))
-        best = sum(score(rows, nothing[rows]) for rows in scored) / total
-    growing = [True] * len(state)
+        best = sum(member.score() for member in members) / total
     for n_rounds in range(1, options.max_rounds + 1):
-        for i, (booster, seen, _) in enumerate(state):
-            growing[i] = growing[i] and not booster.update(fobj=partial(gradient, seen))
-        value = 0.0
-        for (booster, _, _), rows in zip(state, scored, strict=True):
-            feval = partial(named_score, rows)
-            value += (booster.eval_valid(feval) if holds_out else booster.eval_train(feval))[0][2]
-        curve.append(value / total)
+        moved = [member.grow() for member in members]
+        curve.append(sum(member.score() for member in members) / total)
         if curve[-1] < best:
-            best, best_rounds = curve[-1], n_rounds
+            best, best_round = curve[-1], n_rounds
         if options.progress is not None:
             seconds = perf_counter() - started
             options.progress(Step(f"round {n_rounds}", objective.n_components, curve[-1], seconds))
-        if not any(growing) or (holds_out and n_rounds - best_rounds >= options.patience):
+        if not any(moved) or (holds_out and n_rounds - best_round >= options.patience):
             break
-    for member, (booster, _, _) in zip(members, state, strict=True):
-        member.n_rounds = best_rounds if holds_out else booster.current_iteration()
-        member.booster = booster.free_dataset()
-    return members, curve
+    return [member.finish(best_round if holds_out else len(curve)) for member in members], curve
+
+
+class _Member:
+    """A booster on the rows it learns from, the rows it is scored on, and its constants after each round."""
+
+    def __init__(
+        self,
+        booster: Any,
+        objective: MixtureObjective,
+        y: Tensor,
+        weights: Tensor,
+        y_scored: Tensor,
+        score_weights: Tensor,
+        learning_rate: float,
+        holds_out: bool,
+    ) -> None:
+        self._booster, self._objective, self._learning_rate = booster, objective, learning_rate
+        self._y, self._weights, self._y_scored, self._score_weights = y, weights, y_scored, score_weights
+        self._history = [(0, np.zeros(objective.n_outputs))]  # number of trees and constants
+        self._holds_out, self.score_weight = holds_out, score_weights.sum().item()
+
+    def grow(self) -> bool:
+        """Run one round, and return whether it has changed anything."""
+        constants = self._history[-1][1]
+        step = np.zeros_like(constants)
+
+        def gradient(margins: np.ndarray, _: Any) -> tuple[np.ndarray, np.ndarray]:
+            nonlocal step
+            rows = margins.reshape(len(self._y), -1) + constants
+            gradient, curvature = self._objective.gradient_and_curvature(rows, self._y, self._weights)
+            step = gradient.sum(0) / (curvature.sum(0) + _PARAMS["lambda_l2"])
+            return gradient - curvature * step, curvature
+
+        grew = not self._booster.update(fobj=gradient)
+        constants = constants - self._learning_rate * step
+        self._history.append((self._booster.current_iteration(), constants))
+        return grew or bool(np.abs(step).max() > _LEAST_STEP)
+
+    def score(self) -> float:
+        """Return the weighted sum of the scores after the last round."""
+        n_trees, constants = self._history[-1]
+        value = 0.0
+
+        def total(margins: np.ndarray, _: Any) -> tuple[str, float, bool]:
+            nonlocal value
+            rows = margins.reshape(len(self._y_scored), -1) + constants
+            value = (self._score_weights * self._objective.scores(rows, self._y_scored)).sum().item()
+            return "score", value, False
+
+        if n_trees == 0:  # LightGBM evaluates nothing before its first tree
+            total(np.zeros((len(self._y_scored), len(constants))), None)
+        elif self._holds_out:
+            self._booster.eval_valid(total)
+        else:
+            self._booster.eval_train(total)
+        return value
+
+    def finish(self, n_rounds: int) -> Trees:
+        """Return what was learned in the first rounds."""
+        trees = Trees(self._booster.free_dataset(), self._objective)
+        trees.n_trees, trees.constants = self._history[n_rounds]
+        return trees

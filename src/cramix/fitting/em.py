@@ -302,6 +302,14 @@ class ExpectationMaximization(Method):
         n_init: number of starts, which run in one batch.
         tol: gain of the mean log likelihood in a step at which to stop.
         max_iter: the largest number of steps; 0 returns the best start.
+
+    Example:
+        >>> import torch, cramix
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(50, 2, generator=g), torch.randn(50, 2, generator=g) + 6])  # samples (n, d)
+        >>> p = cramix.fit(x, 2, method=ExpectationMaximization(n_init=3), generator=g).mixture
+        >>> p.means.shape, p.weights.sort().values
+        (torch.Size([2, 2]), tensor([...]))
     """
 
     name: ClassVar[str] = "em"

@@ -55,6 +55,10 @@ class Score(NamedTuple):
         error: of the mean.
         error_of_difference: of the difference to the best of several scores of the same samples; it is smaller than the
             errors of both.
+
+    Example:
+        >>> Score(mean=-2.1, error=0.1, error_of_difference=0.02).mean
+        -2.1
     """
 
     mean: float

@@ -23,6 +23,14 @@ class HardAssignment(Method):
         n_init: number of k-means++ starts, of which the one with the least inertia is kept; a problem that comes with
             `init_params` has one start.
         max_iter: the largest number of iterations of each start.
+
+    Example:
+        >>> import torch, cramix
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(50, 2, generator=g), torch.randn(50, 2, generator=g) + 6])  # samples (n, d)
+        >>> p = cramix.fit(x, 2, method=HardAssignment(n_init=2), generator=g).mixture
+        >>> p.means.shape, p.weights.sort().values
+        (torch.Size([2, 2]), tensor([...]))
     """
 
     name: ClassVar[str] = "kmeans"

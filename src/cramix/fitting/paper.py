@@ -82,6 +82,14 @@ class SlicedCramer(PaperDescent):
         max_iter: number of steps, all of which are taken.
         learning_rate: of the logits of weights, of means, and of S in covariances `S^T S`.
         slices: number of directions to project on.
+
+    Example:
+        >>> import torch, cramix
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(50, 2, generator=g), torch.randn(50, 2, generator=g) + 6])  # samples (n, d)
+        >>> p = cramix.fit(x, 2, method=SlicedCramer(max_iter=20), generator=g).mixture
+        >>> p.means.shape, p.weights.sort().values
+        (torch.Size([2, 2]), tensor([...]))
     """
 
     name: ClassVar[str] = "sc2"
@@ -106,6 +114,14 @@ class GradientLikelihood(PaperDescent):
     Args:
         max_iter: number of steps, all of which are taken.
         learning_rate: of the logits of weights, of means, and of S in covariances `S^T S`.
+
+    Example:
+        >>> import torch, cramix
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(50, 2, generator=g), torch.randn(50, 2, generator=g) + 6])  # samples (n, d)
+        >>> p = cramix.fit(x, 2, method=GradientLikelihood(max_iter=20), generator=g).mixture
+        >>> p.means.shape, p.weights.sort().values
+        (torch.Size([2, 2]), tensor([...]))
     """
 
     name: ClassVar[str] = "nll"
@@ -124,6 +140,15 @@ class SlicedCramerThenLikelihood(SlicedCramer):
         learning_rate: of the logits of weights, of means, and of S in covariances `S^T S`, in both stages.
         slices: number of directions to project on.
         likelihood_iter: steps on the likelihood.
+
+    Example:
+        >>> import torch, cramix
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(50, 2, generator=g), torch.randn(50, 2, generator=g) + 6])  # samples (n, d)
+        >>> method = SlicedCramerThenLikelihood(max_iter=20, likelihood_iter=10)
+        >>> p = cramix.fit(x, 2, method=method, generator=g).mixture
+        >>> p.means.shape, p.weights.sort().values
+        (torch.Size([2, 2]), tensor([...]))
     """
 
     name: ClassVar[str] = "sc2+nll"

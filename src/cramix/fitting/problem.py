@@ -180,7 +180,13 @@ class Problem:
 
 
 class Method(ABC):
-    """A method of fitting with its settings; abstract."""
+    """A method of fitting with its settings; abstract.
+
+    Example:
+        >>> from cramix.fitting import METHODS
+        >>> METHODS["em"].name, issubclass(METHODS["em"], Method)
+        ('em', True)
+    """
 
     name: ClassVar[str]
     shrinks: ClassVar[bool] = False  # whether it can shrink covariances

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from cramix.fitting import html
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 
 
@@ -19,6 +20,13 @@ class Step:
             mixture, it is an upper bound. A Cramér or Wasserstein loss is in the units of the fit, see `Method.units`;
             for large targets it lacks the self energy of the target, which is the same for all mixtures.
         seconds: since the fit began.
+
+    Example:
+        >>> import torch, cramix
+        >>> g = torch.Generator().manual_seed(0)
+        >>> last = cramix.fit(torch.randn(200, generator=g), 1, generator=g).history[-1]
+        >>> last.n_components, last.loss < 2
+        (1, True)
     """
 
     name: str
@@ -49,6 +57,15 @@ class FitResult:
         shrinkage: of the covariances, chosen or given.
         passes: how often the source was read; None for data in memory.
         n_bad: number of rows of a source that were skipped because they could not be used.
+
+    Example:
+        >>> import torch, cramix
+        >>> g = torch.Generator().manual_seed(0)
+        >>> result = cramix.fit(torch.randn(200, generator=g), 1, generator=g)  # samples (n,)
+        >>> result.mixture
+        NormalMixture(weights=[1], means=[...], scales=[...])
+        >>> result.converged, result.n_samples, result.n_parameters, result.warnings
+        (True, 200, 2, ())
     """
 
     mixture: NormalMixture | MultivariateNormalMixture
@@ -76,6 +93,9 @@ class FitResult:
     def aic(self) -> float:
         """Akaike's information criterion; lower is better."""
         return self._criterion(2.0)
+
+    def _repr_html_(self) -> str:
+        return html.of_result(self)
 
     def _criterion(self, price: float) -> float:
         if self.n_samples is None or self.log_likelihood is None:

@@ -67,6 +67,14 @@ class MergeDown(Method):
         rows: the largest number of samples to search with; larger data are subsampled at random.
         tol: gain of the mean log likelihood in a step at which to stop.
         max_iter: the largest number of steps of the last stage; 0 returns the best fit of the search.
+
+    Example:
+        >>> import torch, cramix
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(50, 2, generator=g), torch.randn(50, 2, generator=g) + 6])  # samples (n, d)
+        >>> p = cramix.fit(x, 2, method=MergeDown(n_init=2), generator=g).mixture
+        >>> p.means.shape, p.weights.sort().values
+        (torch.Size([2, 2]), tensor([...]))
     """
 
     name: ClassVar[str] = "merge"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cramix.checks import check_integer
+from cramix.fitting import html
 from cramix.fitting.diagnosis import convergence_warning
 from cramix.fitting.em import maximize
 from cramix.fitting.features import Data
@@ -49,6 +50,14 @@ class Selection:
     Args:
         results: a `FitResult` for each number of components.
         held_out: a `Score` for each number of components; none with `folds=0`, nor where too few samples are left.
+
+    Example:
+        >>> import torch, cramix
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(100, 2, generator=g), torch.randn(100, 2, generator=g) + 6])  # samples (n, d)
+        >>> choice = cramix.select(x, range(1, 4), generator=g)
+        >>> choice.by_bic, sorted(choice.results), choice.held_out[2].mean > choice.held_out[1].mean
+        (2, [1, 2, 3], True)
     """
 
     results: Mapping[int, FitResult]
@@ -61,6 +70,9 @@ class Selection:
         warnings = {k: self.warnings[k] for k in self._chosen if k in self.warnings}
         parts += [f"warnings={warnings}"] if warnings else []
         return f"Selection({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        return html.of_selection(self)
 
     @property
     def collapsed(self) -> dict[int, int]:

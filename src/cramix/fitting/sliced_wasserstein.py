@@ -35,6 +35,14 @@ class SlicedWasserstein(Method):
         max_iter: number of steps, all of which are taken.
         slices: random directions in each step.
         learning_rate: one for all, three for weights, means and covariances, or a mapping from some of these names.
+
+    Example:
+        >>> import torch, cramix
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(50, 2, generator=g), torch.randn(50, 2, generator=g) + 6])  # samples (n, d)
+        >>> p = cramix.fit(x, 2, method=SlicedWasserstein(max_iter=20), generator=g).mixture
+        >>> p.means.shape, p.weights.sort().values
+        (torch.Size([2, 2]), tensor([...]))
     """
 
     name: ClassVar[str] = "sliced-wasserstein"

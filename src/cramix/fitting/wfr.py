@@ -46,6 +46,14 @@ class WassersteinFisherRao(Method):
         scale: of all components, in standard units, if it is known as in the paper; None to learn covariances.
         tol: gain of the mean log likelihood in a step at which to stop.
         max_iter: the largest number of steps.
+
+    Example:
+        >>> import torch, cramix
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(50, 2, generator=g), torch.randn(50, 2, generator=g) + 6])  # samples (n, d)
+        >>> p = cramix.fit(x, 2, method=WassersteinFisherRao(max_iter=20, tol=1e-2), generator=g).mixture
+        >>> p.means.shape, p.weights.sort().values
+        (torch.Size([2, 2]), tensor([...]))
     """
 
     name: ClassVar[str] = "wfr"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -34,17 +35,18 @@ _PAGE = """<!doctype html>
 """
 
 
-def write_page(path: str | Path, name: str, *, title: str, data: Any) -> None:
+def write_page(path: str | Path, name: str, *, title: str, data: Any, shared: Sequence[str] = ()) -> None:
     """Write a page as one file, atomically.
 
     The markup is in `NAME.html` of this package, styles in `base.css` and `NAME.css`, scripts in `mixture.js`,
-    `base.js` and `NAME.js`. Scripts share one scope and read the data with `pageData()`.
+    `base.js`, those shared and `NAME.js`. Scripts share one scope and read the data with `pageData()`.
 
     Args:
         path: the file to write.
         name: of the page's parts.
         title: of the document.
         data: anything that JSON can hold; numbers that are not finite become null.
+        shared: more scripts of this package, such as `chart.js`.
     """
     parts = files("cramix.html")
 
@@ -56,7 +58,7 @@ def write_page(path: str | Path, name: str, *, title: str, data: Any) -> None:
         styles=read("base.css", f"{name}.css"),
         body=read(f"{name}.html"),
         data=_json(data),
-        scripts=read("mixture.js", "base.js", f"{name}.js"),
+        scripts=read("mixture.js", "base.js", *shared, f"{name}.js"),
     )
     with replacing(Path(path)) as file:
         file.write(text.encode())

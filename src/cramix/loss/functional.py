@@ -120,8 +120,8 @@ def energy_score_loss(
     """Return the energy score `E|X - Y| - 1/2 E|X - X'|`, X of p and Y of the target (docs/math.md, eq. 24).
 
     For a set of samples it is the mean of their scores, for a mixture the expected score. On the line it is the CRPS;
-    of vectors, for one observation, it is `sliced_cramer_loss` divided by the mean of |cos| over the sphere. A target
-    mixture gets no gradient.
+    of vectors, for one observation, it is `sliced_cramer_loss` divided by the mean of `|cos|` over the sphere. A
+    target mixture gets no gradient.
 
     Args:
         p: mixture with batch shape `(*batch)`.
@@ -178,6 +178,11 @@ def density_l2_loss(p: Mixture, target: Mixture, *, sample_weight: Any = None, r
         target: a mixture without atoms, with the batch shape of p or none.
         sample_weight: weights of the losses, `(*batch)`.
         reduction: "none", "mean" (weighted by `sample_weight`) or "sum" over the batch.
+
+    Example:
+        >>> p = NormalMixture(torch.ones(1), torch.zeros(1), torch.ones(1))
+        >>> density_l2_loss(p, p), density_l2_loss(p, p.affine(1.0, 1.0))
+        (tensor(0.), tensor(0.1248))
     """
     check_reduction(reduction)
     require_mixture("target", target)
@@ -204,6 +209,13 @@ def cramer_wold_loss(
         sample_weight: weights of the losses, `(*batch)`, or for a set of samples of these, `(n,)`.
         reduction: "none", "mean" (weighted by `sample_weight`) or "sum" over the batch.
         missing: "error" for a NaN in the target, or "ignore" to leave out its observations.
+
+    Example:
+        >>> p = MultivariateNormalMixture(torch.ones(1), torch.zeros(1, 2), Spherical(torch.ones(1)))
+        >>> cramer_wold_loss(p, torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, -1.0]])) < cramer_wold_loss(
+        ...     p, torch.tensor([[5.0, 1.0], [6.0, 0.0], [4.0, -1.0]])
+        ... )
+        tensor(True)
     """
     check_reduction(reduction)
     found = as_target(p, target, sample_weight, missing, MultivariateNormalMixture)
@@ -232,6 +244,11 @@ def sliced_wasserstein_loss(
         reduction: "none", "mean" (weighted by `sample_weight`) or "sum" over the batch.
         missing: "error" for a NaN in the target, or "ignore" to leave out its observations.
         generator: for the directions.
+
+    Example:
+        >>> p = MultivariateNormalMixture(torch.ones(1), torch.zeros(1, 2), torch.eye(2).unsqueeze(0))
+        >>> sliced_wasserstein_loss(p, p.affine(torch.tensor([3.0, 4.0]), 1.0), directions=torch.eye(2))  # (9 + 16) / 2
+        tensor(12.5000)
     """
     check_reduction(reduction)
     found = as_target(p, target, sample_weight, missing, MultivariateNormalMixture)

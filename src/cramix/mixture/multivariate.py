@@ -12,7 +12,7 @@ from torch.distributions import Distribution, MixtureSameFamily, constraints
 
 from cramix.arrays import as_tensor, numpy_in_numpy_out, promoted
 from cramix.checks import check_broadcast, check_finite, check_weights, surely_weights
-from cramix.mixture import convert, display
+from cramix.mixture import convert, display, html
 from cramix.mixture.base import Mixture
 from cramix.mixture.components import log_weights, whitened_log_density
 from cramix.mixture.covariance import Covariance, Full, Points
@@ -142,7 +142,7 @@ class MultivariateNormalMixture(Mixture):
         return convert.to_sklearn(self)
 
     __repr__ = display.of_multivariate
-    _repr_html_ = display.html
+    _repr_html_ = html.of_mixture
 
     @property
     def dim(self) -> int:

@@ -11,7 +11,7 @@ from torch.distributions import Categorical, MixtureSameFamily, Normal, constrai
 
 from cramix.arrays import as_tensor, numpy_in_numpy_out, promoted
 from cramix.checks import check_broadcast, check_finite, check_mixture, check_within
-from cramix.mixture import components, display
+from cramix.mixture import components, display, html
 from cramix.mixture.base import Mixture
 from cramix.mixture.mode import highest_mode
 from cramix.mixture.quantile import quantile, reparameterized
@@ -138,7 +138,7 @@ class NormalMixture(Mixture):
         return mixed
 
     __repr__ = display.of_univariate
-    _repr_html_ = display.html
+    _repr_html_ = html.of_mixture
 
     @property
     def is_empirical(self) -> bool:

@@ -6,12 +6,12 @@ uniform for calibrated predictions.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from cramix.arrays import as_tensor
 from cramix.mixture import NormalMixture
 from cramix.plot.figure import COLOURS, DENSITY, POINTS, figure_and_axes
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SIGMAS = 1.96
 
 
-def pit_histogram(pit: Tensor, bins: int = 20) -> Figure:
+def pit_histogram(pit: Any, bins: int = 20) -> Figure:
     """Draw the histogram of `F(y)`, `(n,)`.
 
     It is flat for calibrated predictions, a hump for too wide ones, a bowl for too narrow ones and a slope for biased
@@ -39,7 +39,7 @@ def pit_histogram(pit: Tensor, bins: int = 20) -> Figure:
     return figure
 
 
-def reliability(pit: Tensor) -> Figure:
+def reliability(pit: Any) -> Figure:
     """Draw the coverage of central intervals over their probability, from `F(y)`, `(n,)`.
 
     Below the diagonal predictions are overconfident, above it underconfident.
@@ -56,7 +56,7 @@ def reliability(pit: Tensor) -> Figure:
     return figure
 
 
-def cdf_and_sample(p: NormalMixture, x: Tensor, *, name: str = "y") -> Figure:
+def cdf_and_sample(p: NormalMixture, x: Any, *, name: str = "y") -> Figure:
     """Draw the distribution functions of an unbatched mixture and of a sample, `(n,)`; the gap makes up C2.
 
     Example:
@@ -68,7 +68,7 @@ def cdf_and_sample(p: NormalMixture, x: Tensor, *, name: str = "y") -> Figure:
     if p.batch_shape:
         raise ValueError(f"p must have no batch; got {tuple(p.batch_shape)}. Index it first.")
     figure, axes = figure_and_axes(6.5, 4.2)
-    mixture, x = p.detach().to("cpu", torch.float64), x.detach().to("cpu", torch.float64)
+    mixture, x = p.detach().to("cpu", torch.float64), as_tensor("x", x).detach().to("cpu", torch.float64)
     ends = torch.cat((mixture.icdf(torch.tensor([0.001, 0.999], dtype=x.dtype)), x))
     low, high = ends.min().item(), ends.max().item()
     pad = 0.03 * (high - low) or 1.0
@@ -107,8 +107,8 @@ def draw_reliability(axes: Axes, levels: np.ndarray, coverage: np.ndarray, n: in
     axes.legend(frameon=False, fontsize=9)
 
 
-def _levels(pit: Tensor) -> np.ndarray:
-    u = pit.detach().double().cpu().flatten().numpy()
+def _levels(pit: Any) -> np.ndarray:
+    u = as_tensor("pit", pit).detach().double().cpu().flatten().numpy()
     if not len(u) or not ((u >= 0) & (u <= 1)).all():
         raise ValueError(f"pit must be numbers in [0, 1]; got {u[:3]} of {len(u)}. Use p.cdf(y).")
     return u

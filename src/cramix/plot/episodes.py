@@ -42,6 +42,17 @@ def episode_panels(
         columns: of the grid.
         level: of the CVaR.
         kind: "density", "cdf", or "auto": densities where there are no atoms.
+
+    Example:
+        >>> import torch
+        >>> from types import SimpleNamespace
+        >>> from cramix import NormalMixture
+        >>> returns = NormalMixture(torch.ones(2, 1), torch.tensor([[1.0], [2.0]]), torch.ones(2, 1))  # two actions
+        >>> frame = np.zeros((40, 60, 3), np.uint8)
+        >>> moments = [SimpleNamespace(step=i, frame=frame, returns=returns, action=1, score=0.0) for i in range(3)]
+        >>> figure = episode_panels(moments, ["left", "right"], count=2, columns=2)
+        >>> len(figure.axes)
+        4
     """
     figure_class = require_matplotlib()
     names = _check_moments(moments, names)
@@ -87,6 +98,17 @@ def film(
         names: of the actions; their numbers if None.
         level: of the CVaR.
         kind: "density", "cdf", or "auto": densities where there are no atoms.
+
+    Example:
+        >>> import torch
+        >>> from types import SimpleNamespace
+        >>> from cramix import NormalMixture
+        >>> returns = NormalMixture(torch.ones(2, 1), torch.tensor([[1.0], [2.0]]), torch.ones(2, 1))  # two actions
+        >>> frame = np.zeros((40, 60, 3), np.uint8)
+        >>> moments = [SimpleNamespace(step=i, frame=frame, returns=returns, action=1, score=0.0) for i in range(3)]
+        >>> pictures = list(film(moments))
+        >>> len(pictures), pictures[0].dtype, pictures[0].shape[-1]
+        (3, dtype('uint8'), 3)
     """
     figure_class = require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -22,9 +22,16 @@ def component_styles(count: int) -> list[tuple[str, str]]:
 
 
 def require_matplotlib() -> type[Figure]:
-    """Return matplotlib's `Figure`, which needs no screen, or raise an ImportError that says how to install it."""
-    message = "cramix.plot needs matplotlib. Install it with: pip install 'cramix[plot]'"
-    return require("matplotlib.figure", message).Figure
+    """Return the class of figures, which need no screen; an ImportError says how to install matplotlib.
+
+    Example:
+        >>> require_matplotlib()(figsize=(4, 3)).axes
+        []
+    """
+    require("matplotlib.figure", "cramix.plot needs matplotlib. Install it with: pip install 'cramix[plot]'")
+    from cramix.plot.notebook_figure import Figure
+
+    return Figure
 
 
 def figure_and_axes(width: float, height: float, columns: int = 1) -> tuple[Figure, Any]:

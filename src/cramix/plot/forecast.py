@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from cramix.arrays import as_tensor
 from cramix.mixture import NormalMixture
 from cramix.plot.figure import COMPONENTS, DENSITY, POINTS, figure_and_axes
 
@@ -22,9 +23,9 @@ _LEAST_WEIGHT = 0.02
 
 
 def fan_chart(
-    x: Tensor,
+    x: Any,
     p: NormalMixture,
-    data: tuple[Tensor, Tensor] | None = None,
+    data: tuple[Any, Any] | None = None,
     *,
     levels: Sequence[float] = (0.5, 0.8, 0.95),
     names: tuple[str, str] = ("x", "y"),
@@ -32,7 +33,7 @@ def fan_chart(
     """Draw central intervals and the median of predictions over an input.
 
     Args:
-        x: inputs `(n,)`, such as a grid or times.
+        x: inputs `(n,)`, such as a grid or times: a tensor or an array.
         p: predictions for them, batch shape `(n,)`.
         data: inputs and targets to draw as dots, `(m,)` each.
         levels: the probabilities of the intervals, each in (0, 1).
@@ -62,9 +63,9 @@ def fan_chart(
 
 
 def mixture_over_input(
-    x: Tensor,
+    x: Any,
     p: NormalMixture,
-    data: tuple[Tensor, Tensor] | None = None,
+    data: tuple[Any, Any] | None = None,
     *,
     names: tuple[str, str] = ("x", "y"),
 ) -> Figure:
@@ -74,7 +75,7 @@ def mixture_over_input(
     Light components are faint.
 
     Args:
-        x: inputs `(n,)`, such as a grid.
+        x: inputs `(n,)`, such as a grid: a tensor or an array.
         p: predictions for them, batch shape `(n,)`, without atoms.
         data: inputs and targets to draw as dots, `(m,)` each.
         names: of input and target.
@@ -90,7 +91,8 @@ def mixture_over_input(
         ends = p.icdf(torch.tensor([[0.001], [0.999]], dtype=x.dtype))
         low, high = ends.min().item(), ends.max().item()
         if data is not None:
-            low, high = min(low, data[1].min().item()), max(high, data[1].max().item())
+            targets = as_tensor("data", data[1])
+            low, high = min(low, targets.min().item()), max(high, targets.max().item())
         y = torch.linspace(low, high, _CELLS, dtype=x.dtype)
         density = p.log_prob(y.unsqueeze(-1)).exp()  # (cells, n)
     shades = (density / density.amax(0)).sqrt().numpy()
@@ -120,10 +122,11 @@ def _faint_line(axes: Axes, x: np.ndarray, y: np.ndarray, strength: np.ndarray) 
     axes.add_collection(LineCollection(list(parts[whole]), colors=colours, linewidths=1.6, capstyle="round"))
 
 
-def _in_order(x: Tensor, p: NormalMixture) -> tuple[Tensor, NormalMixture]:
+def _in_order(x: Any, p: NormalMixture) -> tuple[Tensor, NormalMixture]:
     """Return inputs and predictions in increasing order of the inputs, in float64 on the CPU."""
     if not isinstance(p, NormalMixture):
         raise ValueError(f"p must be a NormalMixture; got {type(p).__name__}. Use a marginal distribution.")
+    x = as_tensor("x", x)
     if x.ndim != 1 or p.batch_shape != x.shape:
         raise ValueError(f"x must be (n,), the batch shape of p; got {tuple(x.shape)} and {tuple(p.batch_shape)}.")
     x = x.detach().to("cpu", torch.float64)
@@ -131,9 +134,9 @@ def _in_order(x: Tensor, p: NormalMixture) -> tuple[Tensor, NormalMixture]:
     return x[order], p.detach().to("cpu", torch.float64)[order]
 
 
-def _dots(axes: Axes, data: tuple[Tensor, Tensor] | None) -> None:
+def _dots(axes: Axes, data: tuple[Any, Any] | None) -> None:
     if data is None:
         return
-    x, y = (t.detach().double().cpu().numpy() for t in data)
+    x, y = (as_tensor("data", t).detach().double().cpu().numpy() for t in data)
     size, alpha = float(np.clip(4000 / len(x), 2, 12)), float(np.clip(200 / len(x) ** 0.75, 0.15, 0.7))
     axes.scatter(x, y, s=size, alpha=alpha, color=POINTS, lw=0, rasterized=True, label=f"{len(x)} points")

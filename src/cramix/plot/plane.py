@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from cramix.arrays import as_tensor
 from cramix.distance.likelihood import log_density
 from cramix.mixture import MultivariateNormalMixture
 from cramix.plot.figure import POINTS, component_styles, require_matplotlib
@@ -83,11 +84,25 @@ def frame_points(axes: Axes, data: Data) -> None:
     axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[])
 
 
-def panels(x: Tensor, fits: Sequence[tuple[str, MultivariateNormalMixture]], columns: int = 3) -> Figure:
+def panels(x: Any, fits: Sequence[tuple[str, MultivariateNormalMixture]], columns: int = 3) -> Figure:
     """Draw points `(n, 2)` in a grid of panels, with the components of a mixture and a title in each.
 
     The limits are those of the points; components beyond them are cut off.
+
+    Args:
+        x: points `(n, 2)`.
+        fits: titles and mixtures of two dimensions.
+        columns: of the grid.
+
+    Example:
+        >>> from cramix import fit
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.randn(100, 2, generator=g)
+        >>> figure = panels(x, [(f"k = {k}", fit(x, k, generator=g).mixture) for k in (1, 2)], columns=2)
+        >>> [axes.get_title() for axes in figure.axes]
+        ['k = 1', 'k = 2']
     """
+    x = as_tensor("x", x)
     low, high = x.min(0).values.tolist(), x.max(0).values.tolist()
     height = min(3.2 * (high[1] - low[1]) / (high[0] - low[0]), 4.0)
     rows = -(-len(fits) // columns)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from cramix.arrays import as_tensor, column_names
 from cramix.mixture import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates
 from cramix.plot.figure import POINTS, require_matplotlib
@@ -36,9 +36,9 @@ class _Scene(NamedTuple):
 
 def mixture_and_points(
     mixture: NormalMixture | MultivariateNormalMixture,
-    x: Tensor | None = None,
+    x: Any = None,
     *,
-    weights: Tensor | None = None,
+    weights: Any = None,
     names: Sequence[str] | None = None,
 ) -> Figure:
     """Draw an unbatched mixture over the points it was fitted to, with a colour for each component.
@@ -50,9 +50,9 @@ def mixture_and_points(
 
     Args:
         mixture: in d dimensions; a component without density, such as one of scale 0, is shown by its mean.
-        x: points `(n, d)`, or `(n,)` for d = 1.
+        x: points `(n, d)`, or `(n,)` for d = 1: a tensor, an array or a table.
         weights: of the points, `(n,)`, for histograms.
-        names: of the d coordinates, for the axes; x1, x2, ... if None.
+        names: of the d coordinates, for the axes; if None those of the columns of a table, or x1, x2, ...
 
     Example:
         >>> import torch
@@ -65,16 +65,18 @@ def mixture_and_points(
         raise ValueError(f"mixture must have no batch; got {tuple(mixture.batch_shape)}. Index it first.")
     mixture = in_coordinates(mixture, torch.float64)
     dim = mixture.dim
+    if names is None:
+        names = column_names(x) or [f"x{i}" for i in range(1, dim + 1)]
+    x, weights = (None if t is None else as_tensor(name, t) for name, t in (("x", x), ("weights", weights)))
     if x is not None and (x.shape[1:] or (1,)) != (dim,):
         raise ValueError(f"x must be points (n, {dim}); got {tuple(x.shape)}.")
-    names = [f"x{i}" for i in range(1, dim + 1)] if names is None else list(names)
     data = None if x is None else Data(x.reshape(-1, dim), weights)
     if data is not None:
         data.label_by(mixture)
     shown = list(range(dim)) if dim <= _MOST_COORDINATES else most_separating(mixture, _MOST_COORDINATES)
     limits = views(mixture, data, shown)
     figure = figure_class(figsize=(7.5, 4.5), layout="constrained")
-    {1: _line, 2: _plane}.get(dim, _pairs)(figure, _Scene(mixture, data, limits, names))
+    {1: _line, 2: _plane}.get(dim, _pairs)(figure, _Scene(mixture, data, limits, list(names)))
     _note_omissions(figure, data, limits, dim)
     return figure
 

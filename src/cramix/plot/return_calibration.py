@@ -32,6 +32,13 @@ def return_calibration(calibration: ReturnCalibration) -> Figure:
 
     Args:
         calibration: of `cramix.rl.evaluate_calibration`.
+
+    Example:
+        >>> from cramix.rl import GMDQN, evaluate_calibration
+        >>> model = GMDQN("MlpPolicy", "CartPole-v1", seed=0, learning_starts=50, policy_kwargs={"net_arch": [16]})
+        >>> found = evaluate_calibration(model.learn(200), "CartPole-v1", episodes=5)
+        >>> len(return_calibration(found).axes) >= 4
+        True
     """
     figure = require_matplotlib()(figsize=(9.6, 7.6), layout="constrained")
     (pit, coverage), (by_state, by_time) = figure.subplots(2, 2)

@@ -30,6 +30,13 @@ def write_video(path: str | Path, pictures: Iterable[np.ndarray], rate: float) -
         path: with the suffix .gif or .mp4, which determines the format.
         pictures: images `(height, width, 3)` of bytes, all of one shape; height and width are even for .mp4.
         rate: images per second.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "two.gif"
+        >>> write_video(path, [np.zeros((8, 8, 3), np.uint8), np.full((8, 8, 3), 255, np.uint8)], rate=2)
+        >>> path.stat().st_size > 0
+        True
     """
     path = Path(path)
     require_video(path)

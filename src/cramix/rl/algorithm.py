@@ -23,6 +23,7 @@ from stable_baselines3.common.utils import FloatSchedule, LinearSchedule, get_sy
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
 from cramix.mixture import NormalMixture
+from cramix.notebook import in_notebook
 from cramix.rl import file
 from cramix.rl.exploration import Exploration
 from cramix.rl.learner import Learner, can_compile
@@ -30,14 +31,15 @@ from cramix.rl.masks import mask_of
 from cramix.rl.network import ReturnNetwork, to_tensor
 from cramix.rl.objective import METRICS
 from cramix.rl.policy import CnnPolicy, MlpPolicy, MultiInputPolicy, ReturnPolicy
+from cramix.rl.progress import with_bar
 from cramix.rl.replay import Replay, returns_in, to_transitions
 from cramix.rl.returns import Returns
 from cramix.rl.risk import Risk, parse_risk
-from cramix.rl.settings import FIXED, check_names, check_setting
+from cramix.rl.settings import CHECKED, FIXED, check_names, check_setting
 from cramix.rl.spaces import check_spaces
 
 # Below this number of updates of a small network, compiling takes longer than it saves (benchmarks/reinforcement.md).
-MIN_UPDATES_TO_COMPILE = 10_000
+MIN_UPDATES_TO_COMPILE = 5_000
 # The unit of returns is measured again while there were fewer steps than this, each time their number has doubled, ...
 _STEPS_TO_SCALE = 1000
 # ... and later when returns have grown by this factor.
@@ -98,6 +100,12 @@ class DistributionalDQN(OffPolicyAlgorithm):
             function of a mixture.
         compile: whether the update is compiled: True, False, or "auto": in long runs, if there is a compiler.
         returns: options of the kind of return distribution.
+
+    Example:
+        >>> from cramix.rl import GMDQN
+        >>> model = GMDQN("MlpPolicy", "CartPole-v1", seed=0, learning_starts=50, policy_kwargs={"net_arch": [16]})
+        >>> isinstance(model, DistributionalDQN), model.learn(100).predict([[0.0, 0.0, 0.0, 0.0]])[0].shape
+        (True, (1,))
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {
@@ -195,6 +203,9 @@ class DistributionalDQN(OffPolicyAlgorithm):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; settings are checked and take effect."""
+        if name not in _SETTINGS:  # the usual case, several times per step
+            object.__setattr__(self, name, value)
+            return
         value = check_setting(name, value)
         if name in FIXED and "policy" in vars(self) and vars(self).get(name) != value:
             raise AttributeError(f"{name} must be set when the model is created; got {value!r}. Create another model.")
@@ -367,7 +378,9 @@ class DistributionalDQN(OffPolicyAlgorithm):
         if wanted and self.learner.is_new and (self.verbose or progress_bar):
             print("The first update is compiled, which takes some seconds.")
         name = tb_log_name or type(self).__name__
-        return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)  # type: ignore
+        if progress_bar and in_notebook():
+            callback, progress_bar = with_bar(callback), False
+        return super().learn(total_timesteps, callback, log_interval, name, reset_num_timesteps, progress_bar)  # type: ignore[arg-type]
 
     def is_worth_compiling(self, steps: int) -> bool:
         """Whether compiling the update saves time in a number of environment steps, and is possible."""
@@ -420,6 +433,9 @@ class DistributionalDQN(OffPolicyAlgorithm):
         unit = return_scale(returns_in(self.replay_buffer, self.gamma, self._vec_normalize_env))
         if last < _STEPS_TO_SCALE or unit > _GROWTH * float(self.policy.unit):
             self.policy.rescale(unit)
+        if not last and self._n_updates:
+            # All rewards so far were 0, and scales that have shrunk to 0 have no gradient.
+            self.policy.restart_returns()
         self._scaled_at = step
 
     def _on_step(self) -> None:
@@ -621,3 +637,4 @@ _DEPENDENTS = {
     "return_scale": "_setup_unit",
     "risk": "_setup_risk",
 }
+_SETTINGS = frozenset({*CHECKED, *FIXED, *_DEPENDENTS})

@@ -19,8 +19,9 @@ from torch import Tensor
 from cramix.checks import check_integer
 from cramix.loss.per_observation import crps
 from cramix.mixture import NormalMixture
+from cramix.rl.evaluation import MAX_UNKNOWN
 from cramix.rl.recalibration import select
-from cramix.rl.trajectories import MAX_UNKNOWN, Trajectories, play_trajectories
+from cramix.rl.trajectories import Trajectories, play_trajectories
 
 if TYPE_CHECKING:
     from cramix.rl.algorithm import DistributionalDQN
@@ -45,6 +46,12 @@ class ReturnCalibration(NamedTuple):
         remaining: steps to the end of the episode.
         episodes: number of the episode.
         scores: undiscounted returns of the episodes, `(episodes)`.
+
+    Example:
+        >>> x = torch.zeros(2, dtype=torch.float64)
+        >>> found = ReturnCalibration(torch.tensor([0.2, 0.7]), x, x, x + 1, x, x, x, torch.zeros(1))
+        >>> found.summary()["coverage_80"]
+        1.0
     """
 
     pit: Tensor
@@ -126,6 +133,13 @@ def evaluate_calibration(
         episodes: number of episodes, the same as those of `cramix.rl.evaluation.evaluate`.
         seed: of the first episode.
         risk: a measure in place of that of the agent. Its predictions are for its own measure.
+
+    Example:
+        >>> from cramix.rl import GMDQN
+        >>> model = GMDQN("MlpPolicy", "CartPole-v1", seed=0, learning_starts=50, policy_kwargs={"net_arch": [16]})
+        >>> found = evaluate_calibration(model.learn(100), "CartPole-v1", episodes=2)
+        >>> found.pit.shape == found.returns.shape, found.scores.shape  # (steps) and (episodes)
+        (True, (2,))
     """
     check_integer("episodes", episodes, 1)
     return compare(model, _known(play_trajectories(model, env, episodes, seed=seed, risk=risk), model))
@@ -173,6 +187,13 @@ def calibrate(
 
     Returns:
         The calibration on the episodes that the fit did not use.
+
+    Example:
+        >>> from cramix.rl import GMDQN
+        >>> model = GMDQN("MlpPolicy", "CartPole-v1", seed=0, learning_starts=50, policy_kwargs={"net_arch": [16]})
+        >>> found = calibrate(model.learn(100), "CartPole-v1", episodes=16)
+        >>> found.pit.shape == found.returns.shape, model.policy.recalibration.active in (True, False)
+        (True, True)
     """
     check_integer("episodes", episodes, 16)
     layer = model.policy.recalibration

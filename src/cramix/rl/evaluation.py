@@ -5,14 +5,16 @@ To watch means frames of the environment, and the return distributions of all ac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium
 import numpy as np
+import torch
 
 from cramix.mixture import NormalMixture
-from cramix.rl.environments import make_env
+from cramix.rl.environments import is_atari, make_env
+from cramix.rl.masks import mask_of
 
 if TYPE_CHECKING:
     from cramix.rl.algorithm import DistributionalDQN
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 # Evaluation uses seeds that training does not, the same for all agents.
 FIRST_SEED = 1_000_000
+# The return of a step is known if at most this fraction of its weights lies after the end of a truncated episode.
+MAX_UNKNOWN = 0.1
 # Frames per second to aim at; environments with more are subsampled.
 _RATE = 17.0
 # Maximum number of frames of an episode; longer ones keep every second, every fourth, ...
@@ -97,6 +101,9 @@ class Moment(NamedTuple):
         returns: mixture of returns for every action, batch shape `(actions)`.
         action: index of the action; None at the end.
         score: sum of the rewards before the step.
+        allowed: which actions the action mask allows, `(actions)`; None is all of them.
+        realised: the return that followed, of rewards as in training, discounted; None if too much of it lies after the
+            end of a truncated episode.
     """
 
     step: int
@@ -104,6 +111,8 @@ class Moment(NamedTuple):
     returns: NormalMixture
     action: int | None
     score: float
+    allowed: np.ndarray | None = None
+    realised: float | None = None
 
 
 class Episode(NamedTuple):
@@ -113,11 +122,15 @@ class Episode(NamedTuple):
         moments: in order.
         rate: moments per second.
         names: of the actions.
+        gamma: discount factor of the returns.
+        risk: measure that the actions were chosen by.
     """
 
     moments: list[Moment]
     rate: float
     names: list[str]
+    gamma: float = 1.0
+    risk: Risk = "mean"
 
     @property
     def score(self) -> float:
@@ -137,7 +150,14 @@ def make_visible(name: str) -> gymnasium.Env:
     return make_env(name, render_mode="rgb_array")
 
 
-def play(model: DistributionalDQN, env: gymnasium.Env, *, seed: int = 0, risk: Risk | None = None) -> Episode:
+def play(
+    model: DistributionalDQN,
+    env: gymnasium.Env,
+    *,
+    seed: int = 0,
+    risk: Risk | None = None,
+    every: int | None = None,
+) -> Episode:
     """Play an episode without exploration.
 
     Args:
@@ -145,24 +165,65 @@ def play(model: DistributionalDQN, env: gymnasium.Env, *, seed: int = 0, risk: R
         env: with the render mode "rgb_array"; it is closed at the end.
         seed: of the initial state; the first episode of `evaluate` with the same seed is this one.
         risk: a measure in place of that of the agent.
+        every: number of steps from one moment to the next; None is for about 17 moments per second. It doubles whenever
+            there are more than 600 moments.
     """
     names, fps = action_names(env), float(env.metadata.get("render_fps") or 30)
-    every = max(1, round(fps / _RATE))
+    every = max(1, round(fps / _RATE)) if every is None else every
+    clips = env.spec is not None and is_atari(env.spec.id)
     observation, _ = env.reset(seed=FIRST_SEED + seed)
     moments: list[Moment] = []
-    step, score, ended = 0, 0.0, False
-    while not ended:
+    rewards: list[float] = []
+    score, terminated, truncated = 0.0, False, False
+    while not (terminated or truncated):
+        step = len(rewards)
         action = int(model.predict(observation, deterministic=True, risk=risk)[0])
         if step % every == 0:
-            index = action - model.policy.first_action
-            moments.append(Moment(step, _frame(env), model.return_distribution(observation), index, score))
+            index, returns = action - model.policy.first_action, model.return_distribution(observation)
+            moments.append(Moment(step, _frame(env), returns, index, score, _allowed(observation)))
         if len(moments) > _MAX_FRAMES:
             every, moments = 2 * every, moments[::2]
         observation, reward, terminated, truncated, _ = env.step(action)
-        step, score, ended = step + 1, score + float(reward), terminated or truncated
-    moments.append(moments[-1]._replace(step=step, frame=_frame(env), action=None, score=score))
+        score += float(reward)
+        rewards.append(float(np.sign(float(reward))) if clips else float(reward))  # as in training
+    moments.append(moments[-1]._replace(step=len(rewards), frame=_frame(env), action=None, score=score))
     env.close()
-    return Episode(moments, fps / every, names)
+    end = None if terminated else expected_return(model, observation)
+    realised = [*discounted_returns(rewards, model.gamma, end or 0.0), 0.0]
+    for i, moment in enumerate(moments):
+        if terminated or model.gamma ** (len(rewards) - moment.step) <= MAX_UNKNOWN:
+            moments[i] = moment._replace(realised=float(realised[moment.step]))
+    return Episode(moments, fps / every, names, model.gamma, model.risk if risk is None else risk)
+
+
+def discounted_returns(rewards: Sequence[float], gamma: float, end: float) -> np.ndarray:
+    """Return the discounted return from every step on, `(steps)`.
+
+    Args:
+        rewards: of all steps.
+        gamma: discount factor.
+        end: return after the last step: 0, or what is expected where the episode was truncated.
+
+    Example:
+        >>> discounted_returns([1.0, 2.0, 4.0], 0.5, 8.0)
+        array([4., 6., 8.])
+    """
+    returns = np.empty(len(rewards))
+    for i in range(len(rewards) - 1, -1, -1):
+        returns[i] = end = rewards[i] + gamma * end
+    return returns
+
+
+def expected_return(model: DistributionalDQN, observation: Any) -> float:
+    """Return the mean of the network's prediction for the action that it prefers, as targets bootstrap from it."""
+    with torch.no_grad():
+        raw, preferred = model.policy.raw_returns(model.policy.obs_to_tensor(observation)[0])
+    return float(raw.mean[0, preferred[0]])
+
+
+def _allowed(observation: Any) -> np.ndarray | None:
+    mask = mask_of(observation)
+    return None if mask is None or not np.any(mask) else np.asarray(mask, bool)  # agents ignore a mask of zeros
 
 
 def action_names(env: gymnasium.Env) -> list[str]:

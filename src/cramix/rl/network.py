@@ -118,7 +118,7 @@ class ReturnNetwork(BasePolicy):
         """Return the input of the features extractor."""
         space = self.observed
         if isinstance(space, spaces.Dict):
-            return {key: self._preprocess(key, part, observation[key]) for key, part in space.spaces.items()}  # type: ignore
+            return {key: self._preprocess(key, part, observation[key]) for key, part in space.spaces.items()}  # type: ignore[index]
         return self._preprocess("", space, observation)
 
     def _predict(self, observation: Observation, deterministic: bool = True) -> Tensor:
@@ -147,7 +147,7 @@ class ReturnNetwork(BasePolicy):
         """Return an observation as Stable-Baselines3 does; the one-hot encoding is one that compiles."""
         dtype = self.each[0][-1].dtype  # type: ignore[index]
         if key not in self._choices:
-            return preprocess_obs(observation, space, normalize_images=self.normalize_images).to(dtype)  # type: ignore
+            return preprocess_obs(observation, space, normalize_images=self.normalize_images).to(dtype)  # type: ignore[union-attr]
         choices = torch.arange(*self._choices[key], device=observation.device)
         return (observation.long().unsqueeze(-1) == choices).to(dtype)
 

@@ -144,7 +144,7 @@ class ReturnPolicy(BasePolicy):
             {"params": [p for name, p in parameters.items() if (name in slow) == chosen], "rate_factor": x}
             for chosen, x in ((False, 1.0), (True, factor))
         ]
-        return self.optimizer_class([group for group in groups if group["params"]], lr=rate, **kwargs)  # type: ignore
+        return self.optimizer_class([group for group in groups if group["params"]], lr=rate, **kwargs)  # type: ignore[call-arg]
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {
@@ -179,6 +179,13 @@ class ReturnPolicy(BasePolicy):
             for member in network.each:
                 member[-1].rescale(factor)  # type: ignore[index]
         self.unit.fill_(unit)
+
+    def restart_returns(self) -> None:
+        """Give the last layers new random weights, equal in both networks."""
+        fresh = self.make_q_net()
+        for network in (self.q_net, self.q_net_target):
+            for member, new in zip(network.each, fresh.each, strict=True):
+                member[-1].load_state_dict(new[-1].state_dict())  # type: ignore[index]
 
     def forward(self, obs: Observation, deterministic: bool = True) -> Tensor:
         """Return the best actions `(batch)`."""

@@ -79,39 +79,43 @@ class Recalibration(nn.Module):
         """
         if not self.active:
             return raw
-        own = select(raw, preferred)
-        log_factor, shift = self._correction(self._features(own)).unbind(-1)
-        return self._corrected(raw, own, log_factor.exp().unsqueeze(-1), shift.unsqueeze(-1))
-
-    def _corrected(self, raw: NormalMixture, own: NormalMixture, factor: Tensor, shift: Tensor) -> NormalMixture:
-        """Return corrected mixtures `(batch, actions)`; factor and shift, in units of the new spread, `(batch, 1)`."""
-        mean, spread = raw.mean, _spread(raw)  # (batch, actions)
-        own_mean, own_spread = own.mean.unsqueeze(-1), factor * _spread(own).unsqueeze(-1)
-        centred = (raw.means - mean.unsqueeze(-1)) / spread.unsqueeze(-1), raw.scales / spread.unsqueeze(-1)
+        mean, spread, means, scales = _standardised(raw)
+        row = preferred.unsqueeze(-1)
+        own_mean, own_spread = mean.gather(1, row), spread.gather(1, row)  # (batch, 1)
+        several = row.unsqueeze(-1).expand(-1, 1, means.shape[-1])
+        own = [x.gather(1, several) for x in (raw.weights, means, scales)]  # (batch, 1, k)
+        features = self._features(own_mean, own_spread, own[0], own[1])
+        log_factor, shift = self._correction(features).unbind(-1)  # (batch, 1)
+        factor = log_factor.exp()
+        own_spread = factor * own_spread
         location = (mean + shift * own_spread).unsqueeze(-1)
         if not self.doubt:
             scale = (factor * spread).unsqueeze(-1)
-            return NormalMixture(raw.weights, location + scale * centred[0], scale * centred[1], validate_args=False)
+            return NormalMixture(raw.weights, location + scale * means, scale * scales, validate_args=False)
         share = self._share(own_mean - mean, own_spread)
         scale = (own_spread * (factor * spread / own_spread).pow(share)).unsqueeze(-1)
         share = share.unsqueeze(-1)
         # Components of the action, then those of the preferred one.
-        theirs = [x.unsqueeze(-2).expand_as(raw.means) for x in _standardised(own)]
-        weights = torch.cat([share * raw.weights, (1 - share) * theirs[0]], -1)
-        means = torch.cat([centred[0], theirs[1]], -1)
-        scales = torch.cat([centred[1], theirs[2]], -1)
-        return NormalMixture(weights, location + scale * means, scale * scales, validate_args=False)
+        weights = torch.cat([share * raw.weights, (1 - share) * own[0]], -1)
+        both = [torch.cat([x, y.expand_as(x)], -1) for x, y in zip((means, scales), own[1:], strict=True)]
+        return NormalMixture(weights, location + scale * both[0], scale * both[1], validate_args=False)
 
     def _share(self, gap: Tensor, spread: Tensor) -> Tensor:
         """Return to which degree actions keep their own spread."""
         z = (gap / spread).square()
         return z / (z + self.doubt.square())
 
-    def _features(self, own: NormalMixture) -> Tensor:
-        """Return the mean, the log of the spread and of the relative disagreement of members, `(batch, 3)`."""
-        mean, spread = own.mean, _spread(own)
-        each = (own.weights * (own.means - mean.unsqueeze(-1))).unflatten(-1, (self.members, -1)).sum(-1)
-        disagreement = (self.members * each).square().mean(-1).sqrt() / spread
+    def _features(self, mean: Tensor, spread: Tensor, weights: Tensor, means: Tensor) -> Tensor:
+        """Return the mean, the log of the spread and of the relative disagreement of members, `(*batch, 3)`.
+
+        Args:
+            mean: `(*batch)`.
+            spread: `(*batch)`.
+            weights: `(*batch, k)`.
+            means: standardised, `(*batch, k)`.
+        """
+        each = (weights * means).unflatten(-1, (self.members, -1)).sum(-1)
+        disagreement = self.members * each.square().mean(-1).sqrt()
         return torch.stack([mean, spread.log(), (disagreement + 0.01).log()], -1)
 
     def _correction(self, features: Tensor) -> Tensor:
@@ -131,13 +135,13 @@ class Recalibration(nn.Module):
         generator = torch.Generator(device="cpu").manual_seed(seed)
         device = raw.means.device
         own = select(raw, preferred)
-        mean, spread = own.mean, _spread(own)
-        weights, means, scales = _standardised(own)
+        weights = own.weights
+        mean, spread, means, scales = _standardised(own)
         y = ((returns.to(mean) - mean) / spread).detach()
         # The CRPS is E|X - y| - E|X - X'| / 2; the second term is proportional to the factor, and computed once.
         energies = 0.5 * _self_distance(weights, means, scales)
         importance = spread / spread.mean()  # of the CRPS in units of the rewards
-        features = self._features(own)
+        features = self._features(mean, spread, weights, means)
         self.centre, self.width = features.mean(0), features.std(0, correction=0).clamp_min(1e-6)
         self.hidden_weight = torch.randn(_HIDDEN, 3, generator=generator).to(mean)
         self.hidden_bias = torch.randn(_HIDDEN, generator=generator).to(mean)
@@ -193,7 +197,8 @@ class Recalibration(nn.Module):
         for doubt in _DOUBTS:
             self.doubt = torch.full_like(self.doubt, doubt)
             p = select(self(raw, preferred), actions)
-            log_ratio = ((returns[rows].to(p.means) - p.mean).abs() / _spread(p) + 0.01).log()
+            mean, spread, _, _ = _standardised(p)
+            log_ratio = ((returns[rows].to(mean) - mean).abs() / spread + 0.01).log()
             misfits.append((log_ratio - log_ratio.median()).abs())
         gains = torch.stack([misfits[0] - x for x in misfits])  # (doubts, n), over a doubt of 0
         mean, error = gains.mean(-1), gains.std(-1) / len(rows) ** 0.5
@@ -222,10 +227,16 @@ def select(p: NormalMixture, actions: Tensor) -> NormalMixture:
     return NormalMixture(p.weights[rows, actions], p.means[rows, actions], p.scales[rows, actions], validate_args=False)
 
 
-def _standardised(p: NormalMixture) -> tuple[Tensor, Tensor, Tensor]:
-    """Return weights, means and scales of `(X - E X) / spread`."""
-    spread = _spread(p).unsqueeze(-1)
-    return p.weights, (p.means - p.mean.unsqueeze(-1)) / spread, p.scales / spread
+def _standardised(p: NormalMixture) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return mean and spread, `(*batch)`, and means and scales of `(X - mean) / spread`, `(*batch, k)`.
+
+    The spread is the standard deviation, and positive also for atoms.
+    """
+    mean = (p.weights * p.means).sum(-1)
+    centred = p.means - mean.unsqueeze(-1)
+    variance = (p.weights * torch.addcmul(centred.square(), p.scales, p.scales)).sum(-1)
+    spread = torch.maximum(variance.sqrt(), 1e-12 + 1e-6 * mean.abs())
+    return mean, spread, centred / spread.unsqueeze(-1), p.scales / spread.unsqueeze(-1)
 
 
 def _mean_distance(weights: Tensor, means: Tensor, scales: Tensor, y: Tensor) -> Tensor:
@@ -243,8 +254,3 @@ def _self_distance(weights: Tensor, means: Tensor, scales: Tensor) -> Tensor:
         joint = torch.hypot(scales, scale.unsqueeze(-1))
         total = total + weight * _mean_distance(weights, means, joint, mean)
     return total
-
-
-def _spread(p: NormalMixture) -> Tensor:
-    """Return the standard deviation, which is positive also for atoms."""
-    return p.variance.sqrt().clamp_min(1e-12 + 1e-6 * p.mean.abs())

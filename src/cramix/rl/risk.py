@@ -67,7 +67,8 @@ class Quantile:
 
     def __call__(self, p: NormalMixture) -> Tensor:
         """Return the quantiles `(*batch)`."""
-        return _root(p, lambda x: _cdf(p, x) >= self.level)
+        cdf = _cdf(p)
+        return _root(p, lambda x: cdf(x) < self.level)
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class CVaR:
         if self.level == 1:
             return mean(p)
         quantile = Quantile(self.level)(p)
-        return quantile - _shortfall(p, quantile.unsqueeze(-1)).squeeze(-1) / self.level
+        return quantile - _shortfall(p)(quantile.unsqueeze(-1)).squeeze(-1) / self.level
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,9 @@ class Expectile:
 
     def __call__(self, p: NormalMixture) -> Tensor:
         """Return the expectiles `(*batch)`."""
-        center = mean(p).unsqueeze(-1)
+        center, shortfall = mean(p).unsqueeze(-1), _shortfall(p)
         # E(X - x)+ = E(x - X)+ + E X - x
-        return _root(p, lambda x: (1 - 2 * self.level) * _shortfall(p, x) >= self.level * (center - x))
+        return _root(p, lambda x: (1 - 2 * self.level) * shortfall(x) < self.level * (center - x))
 
 
 @dataclass(frozen=True)
@@ -124,34 +125,41 @@ _MEASURES: dict[str, type[CVaR] | type[Expectile] | type[Quantile]] = {
 }
 
 
-def _root(p: NormalMixture, above: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return where a condition on points `(*batch, n)` that is false on the left becomes true, `(*batch)`."""
-    low, high = (p.means - _REACH * p.scales).amin(-1), (p.means + _REACH * p.scales).amax(-1)
-    steps = torch.linspace(0, 1, _POINTS, dtype=low.dtype, device=low.device)
+def _root(p: NormalMixture, below: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return where a condition on points `(*batch, n)` that is true on the left becomes false, `(*batch)`."""
+    low = (p.means - _REACH * p.scales).amin(-1, keepdim=True)
+    high = (p.means + _REACH * p.scales).amax(-1, keepdim=True)
+    steps = torch.arange(_POINTS, dtype=low.dtype, device=low.device)
+    width = (high - low) / (_POINTS - 1)
     for _ in range(_REFINEMENTS):
-        grid = torch.lerp(low.unsqueeze(-1), high.unsqueeze(-1), steps)
-        reached = (~above(grid)).sum(-1, keepdim=True).clamp_max(_POINTS - 1)  # the first point that is above
-        low = grid.gather(-1, (reached - 1).clamp_min(0)).squeeze(-1)
-        high = grid.gather(-1, reached).squeeze(-1)
-    return high
+        reached = below(torch.addcmul(low, width, steps)).sum(-1, keepdim=True)  # the first point that is not below
+        high = torch.addcmul(low, width, reached.clamp(1, _POINTS - 1).to(low.dtype))
+        low = high - width
+        width = width / (_POINTS - 1)
+    return high.squeeze(-1)
 
 
-def _standardized(p: NormalMixture, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `x - mean` and its multiple of the scale, `(*batch, n, k)`; atoms have a tiny scale."""
-    off = x.unsqueeze(-1) - p.means.unsqueeze(-2)
-    return off, off / p.scales.clamp_min(torch.finfo(off.dtype).tiny).unsqueeze(-2)
+def _cdf(p: NormalMixture) -> Callable[[Tensor], Tensor]:
+    """Return the distribution function, of points `(*batch, n)`."""
+    means, scales, inverse, weights = _columns(p)
+    atoms = torch.where(scales > 0, 0.0, 40.0)  # an atom counts where x is equal to it
+    return lambda x: (torch.special.ndtr(torch.addcmul(atoms, x.unsqueeze(-1) - means, inverse)) * weights).sum(-1)
 
 
-def _cdf(p: NormalMixture, x: Tensor) -> Tensor:
-    """Return the distribution function at points `(*batch, n)`."""
-    off, z = _standardized(p, x)
-    below = torch.where(off == 0, torch.where(p.scales.unsqueeze(-2) > 0, 0.5, 1.0), torch.special.ndtr(z))
-    return (below * p.weights.unsqueeze(-2)).sum(-1)
+def _shortfall(p: NormalMixture) -> Callable[[Tensor], Tensor]:
+    """Return the function `E(x - X)+` of points `(*batch, n)`."""
+    means, scales, inverse, weights = _columns(p)
+
+    def shortfall(x: Tensor) -> Tensor:
+        off = x.unsqueeze(-1) - means
+        z = off * inverse
+        density = torch.exp(-0.5 * z.square())
+        return (torch.addcmul(off * torch.special.ndtr(z), scales, density, value=_DENSITY_AT_0) * weights).sum(-1)
+
+    return shortfall
 
 
-def _shortfall(p: NormalMixture, x: Tensor) -> Tensor:
-    """Return `E(x - X)+` at points `(*batch, n)`."""
-    off, z = _standardized(p, x)
-    density = _DENSITY_AT_0 * torch.exp(-0.5 * z.square())
-    each = off * torch.special.ndtr(z) + p.scales.unsqueeze(-2) * density
-    return (each * p.weights.unsqueeze(-2)).sum(-1)
+def _columns(p: NormalMixture) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return means, scales, their inverses and weights, `(*batch, 1, k)`; the scale of an atom has a huge inverse."""
+    inverse = p.scales.clamp_min(torch.finfo(p.scales.dtype).tiny).reciprocal()
+    return p.means.unsqueeze(-2), p.scales.unsqueeze(-2), inverse.unsqueeze(-2), p.weights.unsqueeze(-2)

@@ -110,3 +110,6 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "risk": _risk,
     **dict.fromkeys(("policy_kwargs", "returns", "replay_buffer_kwargs"), _mapping),
 }
+
+# Settings that are checked.
+CHECKED = tuple(_CHECKS)

@@ -105,7 +105,8 @@ def train(run: Run, folder: str | Path, report: Report | None = None) -> dict[st
     Args:
         run: what to train.
         folder: of `run.json`, `model.zip`, the replay buffer and `result.json`; created if needed.
-        report: called with the step and the latest figures, a few times per second and at each checkpoint.
+        report: called with the step and the latest figures, a few times per second and at each checkpoint; they have
+            "compiling" before the first update, which may take a while.
     """
     with locked(Path(folder)):
         return _train(run, Path(folder), report)
@@ -305,7 +306,12 @@ class _Checkpointer(BaseCallback):
         self._report()
 
     def _on_step(self) -> bool:
-        if self.report is not None and time.monotonic() - self.reported > 0.2:
+        model: Any = self.model
+        compiling = model.learner.compiled and model.learner.is_new and model.num_timesteps > model.learning_starts
+        if compiling or self.figures.pop("compiling", False):
+            self.figures |= {"compiling": True} if compiling else {}
+            self._report()
+        elif self.report is not None and time.monotonic() - self.reported > 0.2:
             self._report()
         return True
 

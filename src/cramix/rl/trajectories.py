@@ -12,16 +12,13 @@ from torch import Tensor
 
 from cramix.mixture import NormalMixture
 from cramix.rl.environments import is_atari, make_env
-from cramix.rl.evaluation import FIRST_SEED, stack
+from cramix.rl.evaluation import FIRST_SEED, MAX_UNKNOWN, discounted_returns, expected_return, stack
 from cramix.rl.exploration import Exploration
 from cramix.rl.masks import mask_of
 
 if TYPE_CHECKING:
     from cramix.rl.algorithm import DistributionalDQN
     from cramix.rl.risk import Risk
-
-# The return of a step is known if at most this fraction of its weights lies after the end of a truncated episode.
-MAX_UNKNOWN = 0.1
 
 
 class Trajectories(NamedTuple):
@@ -131,7 +128,7 @@ def _play(
             if not (terminated or truncated):
                 still.append(i)
             elif not terminated:
-                ends[i] = _value(model, _observed([observations[i]], normalizer))
+                ends[i] = expected_return(model, _observed([observations[i]], normalizer))
         playing = np.array(still, int)
         step += 1
     return _arrange(record, ends, scores, starts, random, model.gamma)
@@ -159,11 +156,6 @@ def _predict(model: DistributionalDQN, observed: Any) -> tuple[Tensor, ...]:
     return tuple(x.cpu() for x in (raw.weights, raw.means, raw.scales, preferred))
 
 
-def _value(model: DistributionalDQN, observed: Any) -> float:
-    weights, means, _, preferred = _predict(model, observed)
-    return float((weights * means).sum(-1)[0, preferred[0]])
-
-
 def _arrange(
     record: _Record, ends: np.ndarray, scores: np.ndarray, starts: np.ndarray, random: bool, gamma: float
 ) -> Trajectories:
@@ -181,11 +173,7 @@ def _arrange(
     steps = np.concatenate([np.full(len(x), i) for i, x in enumerate(record.playing)])
     lengths = np.array([len(x) for x in record.rewards])
     remaining = lengths[episodes] - steps
-    returns = [np.zeros(n) for n in lengths]
-    for i, rewards in enumerate(record.rewards):
-        total = 0.0 if np.isnan(ends[i]) else ends[i]
-        for j in range(len(rewards) - 1, -1, -1):
-            returns[i][j] = total = rewards[j] + gamma * total
+    returns = [discounted_returns(x, gamma, np.nan_to_num(end)) for x, end in zip(record.rewards, ends, strict=True)]
     known = np.isnan(ends[episodes]) | (gamma**remaining <= MAX_UNKNOWN)
     rows = np.lexsort((steps, episodes))
     rows = rows[(known & (steps >= starts[episodes]))[rows]]

@@ -70,7 +70,7 @@ def _component_major(p: Operand, q: Operand, batch: torch.Size) -> tuple[np.ndar
     k = p.means.shape[-1]
     tensors = p.weights, q.weights, p.means, q.means, p.scales, q.scales
     if not p.means.shape[:-1] == q.means.shape[:-1] == batch:
-        tensors = tuple(x.expand(*batch, k) for x in tensors)  # type: ignore
+        tensors = tuple(x.expand(*batch, k) for x in tensors)  # type: ignore[assignment, union-attr]
     rows = torch.cat(tensors, -1).numpy().reshape(-1, 6 * k)  # type: ignore[arg-type]
     sides = np.array(rows.T, np.float64, order="C").reshape(3, 2, k, len(rows))
     weights = sides[0]

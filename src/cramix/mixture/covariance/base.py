@@ -23,6 +23,12 @@ class Covariance(ABC):
 
     Args:
         values: the numbers, in the shape that the kind asks for.
+
+    Example:
+        >>> from cramix import Diagonal
+        >>> variances = Diagonal(torch.ones(3, 2))  # k = 3, d = 2
+        >>> variances.shape, variances.matrices(2).shape
+        (torch.Size([3]), torch.Size([3, 2, 2]))
     """
 
     name: ClassVar[str]

@@ -48,7 +48,13 @@ class AxisAligned(Covariance):
 
 
 class Diagonal(AxisAligned):
-    """Variances along the coordinate axes, `(*batch, k, d)`."""
+    """Variances along the coordinate axes, `(*batch, k, d)`.
+
+    Example:
+        >>> Diagonal(torch.tensor([[1.0, 4.0]])).matrices(2)  # k = 1, d = 2
+        tensor([[[1., 0.],
+                 [0., 4.]]])
+    """
 
     name = "diag"
     _value_axes = 1

@@ -22,6 +22,11 @@ class Factor(Dense):
     """A factor S for each component, `(*batch, k, r, d)`, with covariance `S^T S`.
 
     Any S is valid, r may be smaller than d, and gradients in S are bounded. For lower factors see `from_scale_tril`.
+
+    Example:
+        >>> Factor(torch.tensor([[[1.0, 1.0]]])).matrices(2)  # k = 1, r = 1, d = 2: all variance along one line
+        tensor([[[1., 1.],
+                 [1., 1.]]])
     """
 
     name = "factor"

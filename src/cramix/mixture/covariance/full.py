@@ -61,7 +61,12 @@ class Dense(Covariance):
 
 
 class Full(Dense):
-    """A covariance matrix for each component, `(*batch, k, d, d)`."""
+    """A covariance matrix for each component, `(*batch, k, d, d)`.
+
+    Example:
+        >>> Full(torch.tensor([[[2.0, 1.0], [1.0, 2.0]]])).marginal([1]).values  # k = 1, d = 2
+        tensor([[[2.]]])
+    """
 
     name = "full"
     _value_axes = 2

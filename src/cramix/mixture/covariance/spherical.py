@@ -16,7 +16,13 @@ from cramix.parameters import POSITIVE
 
 
 class Spherical(AxisAligned):
-    """One variance for all directions, `(*batch, k)`."""
+    """One variance for all directions, `(*batch, k)`.
+
+    Example:
+        >>> Spherical(torch.tensor([1.0, 4.0])).matrices(2)[1]  # k = 2, d = 2
+        tensor([[4., 0.],
+                [0., 4.]])
+    """
 
     name = "spherical"
     _value_axes = 0

@@ -13,7 +13,14 @@ from cramix.mixture.covariance.full import Dense, DenseFamily
 
 
 class Tied(Dense):
-    """One covariance matrix for all components, `(*batch, d, d)`."""
+    """One covariance matrix for all components, `(*batch, d, d)`.
+
+    Example:
+        >>> from cramix import MultivariateNormalMixture
+        >>> p = MultivariateNormalMixture(torch.ones(3) / 3, torch.zeros(3, 2), Tied(torch.eye(2)))  # k = 3, d = 2
+        >>> p.covariances.shape
+        torch.Size([3, 2, 2])
+    """
 
     name = "tied"
     _value_axes = 2

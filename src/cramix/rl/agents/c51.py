@@ -62,6 +62,11 @@ class C51(DistributionalDQN):
 
     The arguments are those of `GMDQN`; the options of `returns` are those of `CategoricalReturns`. Its range, `low` to
     `high`, is in units of `return_scale`.
+
+    Example:
+        >>> model = C51("MlpPolicy", "CartPole-v1", seed=0, learning_starts=50, policy_kwargs={"net_arch": [16]})
+        >>> model.learn(100).return_distribution([[0.0, 0.0, 0.0, 0.0]]).mean.shape  # (observations, actions)
+        torch.Size([1, 2])
     """
 
     returns_class = CategoricalReturns

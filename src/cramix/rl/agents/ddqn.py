@@ -35,6 +35,11 @@ class DoubleDQN(DistributionalDQN):
     """Deep Q-learning of expected returns; the online network selects actions, the target network evaluates them.
 
     The arguments are those of `GMDQN`; `returns` has no options.
+
+    Example:
+        >>> model = DoubleDQN("MlpPolicy", "CartPole-v1", seed=0, learning_starts=50, policy_kwargs={"net_arch": [16]})
+        >>> model.learn(100).return_distribution([[0.0, 0.0, 0.0, 0.0]]).mean.shape  # (observations, actions)
+        torch.Size([1, 2])
     """
 
     returns_class = ExpectedReturns

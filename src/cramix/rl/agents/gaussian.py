@@ -165,6 +165,11 @@ class JTDQN(DistributionalDQN):
     """Deep Q-learning with a Gaussian mixture of returns for every action, by the L2 distance of densities.
 
     This is the Jensen-Tsallis distance of Choi, Lee and Oh (2019). The arguments are those of `GMDQN`.
+
+    Example:
+        >>> model = JTDQN("MlpPolicy", "CartPole-v1", seed=0, learning_starts=50, policy_kwargs={"net_arch": [16]})
+        >>> model.learn(100).return_distribution([[0.0, 0.0, 0.0, 0.0]]).mean.shape  # (observations, actions)
+        torch.Size([1, 2])
     """
 
     returns_class = JensenTsallisReturns
@@ -184,6 +189,11 @@ class NLLDQN(DistributionalDQN):
     """Deep Q-learning with a Gaussian mixture of returns for every action, by maximum likelihood.
 
     The arguments are those of `GMDQN`.
+
+    Example:
+        >>> model = NLLDQN("MlpPolicy", "CartPole-v1", seed=0, learning_starts=50, policy_kwargs={"net_arch": [16]})
+        >>> model.learn(100).return_distribution([[0.0, 0.0, 0.0, 0.0]]).mean.shape  # (observations, actions)
+        torch.Size([1, 2])
     """
 
     returns_class = LikelihoodReturns

@@ -68,6 +68,11 @@ class IQN(DistributionalDQN):
 
     Dabney et al. (2018), "Implicit quantile networks". The arguments are those of `GMDQN`; the options of `returns` are
     those of `ImplicitReturns`.
+
+    Example:
+        >>> model = IQN("MlpPolicy", "CartPole-v1", seed=0, learning_starts=50, policy_kwargs={"net_arch": [16]})
+        >>> model.learn(100).return_distribution([[0.0, 0.0, 0.0, 0.0]]).mean.shape  # (observations, actions)
+        torch.Size([1, 2])
     """
 
     returns_class = ImplicitReturns

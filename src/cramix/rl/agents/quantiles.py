@@ -61,6 +61,11 @@ class QRDQN(DistributionalDQN):
     """Deep Q-learning with quantiles of the return of every action, by quantile regression.
 
     Dabney et al. (2018). The arguments are those of `GMDQN`; the options of `returns` are those of `QuantileReturns`.
+
+    Example:
+        >>> model = QRDQN("MlpPolicy", "CartPole-v1", seed=0, learning_starts=50, policy_kwargs={"net_arch": [16]})
+        >>> model.learn(100).return_distribution([[0.0, 0.0, 0.0, 0.0]]).mean.shape  # (observations, actions)
+        torch.Size([1, 2])
     """
 
     returns_class = QuantileReturns
@@ -86,6 +91,11 @@ class CRDQN(DistributionalDQN):
 
     Lhéritier and Bondoux (2022). The arguments are those of `GMDQN`; the options of `returns` are those of
     `QuantileReturns`.
+
+    Example:
+        >>> model = CRDQN("MlpPolicy", "CartPole-v1", seed=0, learning_starts=50, policy_kwargs={"net_arch": [16]})
+        >>> model.learn(100).return_distribution([[0.0, 0.0, 0.0, 0.0]]).mean.shape  # (observations, actions)
+        torch.Size([1, 2])
     """
 
     returns_class = CramerQuantileReturns
@@ -153,6 +163,11 @@ class FQF(DistributionalDQN):
     """Deep Q-learning with quantiles of the return of every action, at fractions that are learned too.
 
     Yang et al. (2019). The arguments are those of `GMDQN`; the options of `returns` are those of `FractionReturns`.
+
+    Example:
+        >>> model = FQF("MlpPolicy", "CartPole-v1", seed=0, learning_starts=50, policy_kwargs={"net_arch": [16]})
+        >>> model.learn(100).return_distribution([[0.0, 0.0, 0.0, 0.0]]).mean.shape  # (observations, actions)
+        torch.Size([1, 2])
     """
 
     returns_class = FractionReturns
