@@ -1,4 +1,4 @@
-"""Tables and a figure of `experiments.landings`; `python -m experiments.landing_report`."""
+"""Tables of `experiments.landings`; `python -m experiments.landing_report`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from matplotlib.figure import Figure
 
-from cramix.atomic import replacing
-from cramix.plot.figure import COLOURS, require_matplotlib
 from experiments.command import Command
 from experiments.landings import CALM, WINDY, read_rows
 from experiments.statistics import Interval, interval, mean_interval
@@ -21,12 +18,10 @@ RESULTS = Path(__file__).parent / "results" / "landings"
 ARMS = {
     "learns and acts by the mean": ("gmdqn", "False", "mean"),
     "learns by the mean, acts by `cvar:0.5`": ("gmdqn", "False", "cvar:0.5"),
-    "the same, calibrated": ("gmdqn", "True", "cvar:0.5"),
-    "learns by the mean, acts by `cvar:0.25`": ("gmdqn", "False", "cvar:0.25"),
-    "the same, calibrated ": ("gmdqn", "True", "cvar:0.25"),
+    "learns by the mean, calibrated, acts by `cvar:0.5`": ("gmdqn", "True", "cvar:0.5"),
     "learns by `cvar:0.5`, acts by the mean": ("learns by CVaR", "False", "mean"),
     "learns and acts by `cvar:0.5`": ("learns by CVaR", "False", "cvar:0.5"),
-    "the same, calibrated  ": ("learns by CVaR", "True", "cvar:0.5"),
+    "learns by `cvar:0.5`, calibrated, acts by it": ("learns by CVaR", "True", "cvar:0.5"),
 }
 BASE = "learns and acts by the mean"
 # Of calibration: the heading, and its value in a row.
@@ -42,20 +37,17 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command(cls=Command)
 def main(
-    folder: Annotated[Path, typer.Argument(help="Folder of landings.csv and episodes.csv.")] = RESULTS,
-    picture: Annotated[Path | None, typer.Option(help="File for the figure of windy landings.")] = None,
+    folder: Annotated[Path, typer.Argument(help="Folder of landings.csv.")] = RESULTS,
 ) -> None:
-    """Print the tables of finished runs, and draw the returns of windy landings."""
+    """Print the tables of finished runs."""
     rows = [row for row in read_rows(folder / "landings.csv") if row["steps"] == row["planned"]]
     if not rows:
         raise ValueError(f"{folder} must have a landings.csv with finished runs; got none. Run experiments.landings.")
     calm, windy = ([row for row in rows if row["env"] == env] for env in (CALM, WINDY))
-    for lines in (landings(calm), calibration(calm), landings_by_risk(calm), gains(windy), calibration(windy)):
-        print("\n".join(lines) + "\n")
-    if picture is not None:
-        episodes = [row for row in read_rows(folder / "episodes.csv") if row["env"] == WINDY]
-        with replacing(picture) as file:
-            draw(episodes).savefig(file, format="png", dpi=150)
+    tables = [(landings, calm), (calibration, calm), (landings_by_risk, calm), (gains, windy), (calibration, windy)]
+    for table, own in tables:
+        if own:
+            print("\n".join(table(own)) + "\n")
 
 
 def chosen(rows: list[Row], name: str, calibrated: str, acts: str) -> list[Row]:
@@ -120,32 +112,8 @@ def gains(rows: list[Row]) -> list[str]:
         for name in ("cvar_50", "cvar_25"):
             better = _values(own, name) - _values([base[row["seed"]] for row in own], name)
             cells.append("" if arm == BASE else _text(mean_interval(better), 0))
-        lines.append(f"| {arm.strip()} | {len(own)} | {' | '.join(cells)} | {_percent(own)} |")
+        lines.append(f"| {arm} | {len(own)} | {' | '.join(cells)} | {_percent(own)} |")
     return lines
-
-
-def draw(episodes: list[Row]) -> Figure:
-    """Return distribution functions of the returns of windy landings, of all seeds together."""
-    figure = require_matplotlib()(figsize=(7.5, 4.0), layout="constrained")
-    axes = figure.subplots()
-    shown = {arm: chosen(episodes, *key) for arm, key in ARMS.items()}
-    for (arm, own), colour in zip(((a, o) for a, o in shown.items() if o), COLOURS, strict=False):
-        returns = np.sort(np.concatenate([np.array(row["returns"].split(), float) for row in own]))
-        axes.step(
-            returns, np.arange(1, len(returns) + 1) / len(returns), color=colour, lw=1.5, label=_plain(arm, shown)
-        )
-    axes.set(xlabel="return of an episode", ylabel="fraction of episodes with less", ylim=(0, 1), xlim=(-400, 330))
-    axes.axvline(200, color="0.4", lw=1, ls=":")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside right center", frameon=False, fontsize=8)
-    return figure
-
-
-def _plain(arm: str, arms: dict[str, list[Row]]) -> str:
-    """Return the name of an arm in full, without marks."""
-    names = list(arms)
-    full = names[names.index(arm) - 1] + ", calibrated" if arm.startswith("the same") else arm
-    return full.replace("`", "").replace(", acts", ",\nacts").replace(", calibrated", ",\ncalibrated")
 
 
 def _values(rows: list[Row], name: str) -> np.ndarray:

@@ -1,8 +1,7 @@
 """Agents with today's defaults on LunarLander, with and without wind; `python -m experiments.landings`.
 
-A queue of runs, the most valuable first, one process each, for a limited time. Results are appended to files as they
-come: `landings.csv` has a row for every way in which an agent acts, `episodes.csv` the return of every episode,
-`agents.zip` the agents, and `risk.csv` the rows of `experiments.risk`.
+A queue of runs, one process each, for a limited time. Results are appended to files as they come: `landings.csv` has a
+row for every way in which an agent acts, `episodes.csv` the return of every episode, and `agents.zip` the agents.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import io
 import os
 import time
 import zipfile
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +20,7 @@ import torch
 import typer
 from stable_baselines3.common.callbacks import BaseCallback
 
+from cramix.checks import check_choice
 from cramix.rl import DoubleDQN, calibrate, evaluate_calibration
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.environments import make_training_env
@@ -30,28 +28,29 @@ from cramix.rl.evaluation import evaluate
 from cramix.rl.folder import read_json, slug, write_json
 from cramix.rl.learner import can_compile
 from cramix.rl.training import Run
-from experiments import risk
 from experiments.command import Command, Episodes, Steps
 from experiments.processes import run_queue
 
 CALM, WINDY = "LunarLander-v3", "experiments.landings:cramix/WindyLunarLander-v0"
 # How agents act in addition to their own measure.
-RISKS = {CALM: ("cvar:0.25", "quantile:0.5"), WINDY: ("mean", "cvar:0.5", "cvar:0.25")}
-WAYS: dict[str, dict[str, Any]] = {
-    "gmdqn": {},
-    "learns by CVaR": {"risk": "cvar:0.5"},
-    "8 steps": {"n_steps": 8},
-    "1 member": {"policy_kwargs": {"members": 1}},
+RISKS = {CALM: ("cvar:0.25", "quantile:0.5"), WINDY: ("mean", "cvar:0.5")}
+# The environment of each part, and its algorithms and settings by name.
+PARTS: dict[str, tuple[str, dict[str, tuple[str, dict[str, Any]]]]] = {
+    "calm": (CALM, {"gmdqn": ("gmdqn", {})}),
+    "windy": (WINDY, {"gmdqn": ("gmdqn", {}), "learns by CVaR": ("gmdqn", {"risk": "cvar:0.5"})}),
+    "rivals": (CALM, {"qrdqn": ("qrdqn", {}), "ddqn": ("ddqn", {})}),
+    "ways": (
+        CALM,
+        {"8 steps": ("gmdqn", {"n_steps": 8}), "1 member": ("gmdqn", {"policy_kwargs": {"members": 1}})},
+    ),
 }
 # Episodes that nothing was chosen by.
 _SEED = 60_000_000
 _CALIBRATION_EPISODES = 800
 # Seconds before the time limit at which runs stop learning, to be evaluated as they are.
 _RESERVE = 40.0
-# Seconds by which runs with wind may start later than the first one, and their longer evaluations may take more.
-_SLACK = 130.0
-# First guesses of the seconds of a step, of what comes before and after the steps, and of a job of `experiments.risk`.
-_PER_STEP, _OVERHEAD, _SHORT = 0.0022, 110.0, 60.0
+# First guesses of the seconds of a step, and of what comes before and after the steps.
+_PER_STEP, _OVERHEAD = 0.0022, 110.0
 _FIELDS = (
     *("env", "name", "learns", "seed", "steps", "planned", "calibrated", "acts", "episodes"),
     *("mean", "std", "failures", "cvar_50", "cvar_25", "cvar_10"),
@@ -70,25 +69,18 @@ if WINDY.rpartition(":")[2] not in gymnasium.registry:
     )
 
 
-def plan(steps: int = 300_000, seeds: int = 10) -> list[Run]:
-    """Return the runs, the most valuable first.
+def plan(part: str, steps: int = 300_000, seeds: int = 10) -> list[Run]:
+    """Return the runs of a part of `PARTS`, seed by seed.
 
     Example:
-        >>> runs = plan(steps=3000, seeds=1)
-        >>> [(run.env.rpartition("/")[2], run.name, run.steps) for run in runs[:2]]
-        [('LunarLander-v3', 'gmdqn', 3000), ('WindyLunarLander-v0', 'gmdqn', 3000)]
+        >>> [(run.name, run.seed, run.settings) for run in plan("windy", seeds=1)]
+        [('gmdqn', 0, {}), ('learns by CVaR', 0, {'risk': 'cvar:0.5'})]
     """
-
-    def ways(env: str, *names: str, end: int = seeds) -> Iterator[Run]:
-        for seed in range(end):
-            for name in names:
-                yield Run(env, "gmdqn", steps, seed, settings=WAYS[name], label=name)
-
+    env, ways = PARTS[part]
     return [
-        *ways(CALM, "gmdqn"),
-        *ways(WINDY, "gmdqn", "learns by CVaR"),
-        *(Run(CALM, algo, steps, seed) for seed in range(seeds) for algo in ("qrdqn", "ddqn")),
-        *ways(CALM, "8 steps", "1 member", end=min(seeds, 3)),
+        Run(env, algo, steps, seed, settings=settings, label=name)
+        for seed in range(seeds)
+        for name, (algo, settings) in ways.items()
     ]
 
 
@@ -97,6 +89,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder of the results; finished runs are not repeated.")] = Path(
         "landings"
     ),
+    part: Annotated[list[str] | None, typer.Option(help="calm, windy, rivals or ways; may be repeated.")] = None,
     workers: Annotated[int, typer.Option(help="Processes at a time, of one core each.", min=1)] = 1,
     minutes: Annotated[float, typer.Option(help="Time limit; runs that cannot end before it do not start.")] = 23.0,
     steps: Steps = 300_000,
@@ -109,22 +102,21 @@ def main(
     os.environ["OMP_NUM_THREADS"] = "1"
     if not can_compile(torch.device("cpu")):
         print("No C++ compiler: updates run uncompiled, which is slower.", flush=True)
-    queue = _Queue(plan(steps, seeds), out, 60 * minutes, episodes)
-    for name, result in run_queue(_work, queue.choose, workers, 60 * minutes):
+    for name in part or ():
+        check_choice("part", name, PARTS)
+    queue = _Queue([run for name in part or PARTS for run in plan(name, steps, seeds)], out, 60 * minutes, episodes)
+    for name, result in run_queue(_land, queue.choose, workers, 60 * minutes):
         queue.finish(name, result)
     left = ", ".join(queue.running) or "none"
     queue.finish_evaluations()
-    print(f"{len(queue.durations)} jobs finished in {queue.elapsed:.0f} s; stopped: {left}.", flush=True)
+    print(f"{queue.count} runs finished in {queue.elapsed:.0f} s; stopped: {left}.", flush=True)
 
 
 class _Queue:
     """Chooses the next job that can end before the time limit, and writes results to files.
 
-    Runs with wind come after those without, and have as many steps as the speed of those allows, all the same number.
-    The small environments of `experiments.risk` fill the gaps.
-
     Args:
-        runs: the most valuable first.
+        runs: in the order of their value.
         out: folder of the files.
         seconds: time limit.
         episodes: of the evaluations.
@@ -133,23 +125,13 @@ class _Queue:
     def __init__(self, runs: list[Run], out: Path, seconds: float, episodes: int):
         self.out, self.seconds, self.episodes = out, seconds, episodes
         self.started, self.until = time.monotonic(), time.time() + seconds - _RESERVE
-        first = sum(run.env == WINDY or run.name == "gmdqn" for run in runs)
-        jobs: dict[str, Run | tuple] = {f"{run.env}, {run.name}, seed {run.seed}": run for run in runs[:first]}
-        jobs |= {
-            f"{env}, {measure}, seed {seed}": (env, measure, seed, risk.STEPS)
-            for seed in range(risk.SEEDS)
-            for env in risk.ENVS
-            for measure in ("mean", risk.RISK)
-        }
-        jobs |= {f"{run.env}, {run.name}, seed {run.seed}": run for run in runs[first:]}
-        done = _done(out)
-        self.waiting = {name: job for name, job in jobs.items() if name not in done}
+        done = {name_of(row["env"], row["name"], row["seed"]) for row in read_rows(out / "landings.csv")}
+        jobs = {name_of(run.env, run.name, run.seed): run for run in runs}
+        self.waiting = {name: run for name, run in jobs.items() if name not in done}
         self.running: dict[str, float] = {}
-        self.durations: list[float] = []
+        self.count = 0
         self.per_step: list[float] = []
         self.overhead: list[float] = []
-        self.short: list[float] = []
-        self.windy_steps = 0
 
     @property
     def elapsed(self) -> float:
@@ -158,29 +140,16 @@ class _Queue:
 
     def choose(self) -> tuple[str, tuple] | None:
         """Return the name and the arguments of the next job, or None."""
-        for name, waiting in self.waiting.items():
-            job = waiting
-            if isinstance(job, Run) and job.env == WINDY:
-                if not self.per_step:
-                    continue
-                self.windy_steps = self.windy_steps or self._affordable(job.steps)
-                job = replace(job, steps=self.windy_steps)
-            if self.elapsed + self._estimate(job) < self.seconds:
+        for name, run in self.waiting.items():
+            if self.elapsed + self._estimate(run) < self.seconds:
                 del self.waiting[name]
                 self.running[name] = self.elapsed
-                return name, (job, self.until, self.episodes, self._trained(name))
+                return name, (run, self.until, self.episodes, self._trained(name))
         return None
 
-    def _affordable(self, most: int) -> int:
-        """Return the number of steps, a multiple of 10,000, that a run can have before the time limit."""
-        left = self.seconds - self.elapsed - max(self.overhead) - _SLACK
-        return min(most, max(10_000, int(left / max(self.per_step) / 10_000) * 10_000))
-
-    def _estimate(self, job: Run | tuple) -> float:
-        """Return the seconds that a job takes, by the slowest of those that are finished."""
-        if isinstance(job, tuple):
-            return max(self.short, default=_SHORT)
-        return max(self.overhead, default=_OVERHEAD) + job.steps * max(self.per_step, default=_PER_STEP)
+    def _estimate(self, run: Run) -> float:
+        """Return the seconds that a run takes, by the slowest of those that are finished."""
+        return max(self.overhead, default=_OVERHEAD) + run.steps * max(self.per_step, default=_PER_STEP)
 
     def _trained(self, name: str) -> Path:
         """Return the file of an agent that is trained, until all of its evaluations are done."""
@@ -201,11 +170,7 @@ class _Queue:
             for note in getattr(result, "__notes__", []):
                 print(note, flush=True)
             return
-        self.durations.append(seconds)
-        if isinstance(result, list):
-            self.short.append(seconds)
-            _append(self.out / "risk.csv", risk.FIELDS, result)
-            return
+        self.count += 1
         rows, agent = result
         self.per_step.append(rows[0]["training_seconds"] / rows[0]["steps"])
         self.overhead.append(seconds - rows[0]["training_seconds"])
@@ -218,14 +183,9 @@ class _Queue:
             path.unlink(missing_ok=True)
 
 
-def _done(out: Path) -> set[str]:
-    """Return the names of the jobs whose results are in a folder."""
-    names = set()
-    for row in read_rows(out / "landings.csv"):
-        names.add(f"{row['env']}, {row['name']}, seed {row['seed']}")
-    for row in read_rows(out / "risk.csv"):
-        names.add(f"{row['env']}, {risk.ARMS[row['agent']][0]}, seed {row['seed']}")
-    return names
+def name_of(env: str, name: str, seed: int | str) -> str:
+    """Return the name of a run in the queue."""
+    return f"{env}, {name}, seed {seed}"
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -248,14 +208,7 @@ def _append(path: Path, fields: tuple[str, ...], rows: list[dict[str, Any]]) -> 
 def _summary(result: Any) -> str:
     if isinstance(result, BaseException):
         return f"{type(result).__name__}: {result}"
-    rows = result if isinstance(result, list) else result[0]
-    return ", ".join(f"{row['agent'] if 'agent' in row else row['acts']} {row['mean']:.1f}" for row in rows)
-
-
-def _work(job: Run | tuple, until: float, episodes: int, trained: Path) -> Any:
-    """Return the rows of `experiments.risk`, or the rows of a run and the file of its agent."""
-    torch.set_num_threads(1)
-    return risk.train_and_play(*job) if isinstance(job, tuple) else _land(job, until, episodes, trained)
+    return ", ".join(f"{row['acts']} {row['mean']:.1f}" for row in result[0])
 
 
 def _land(run: Run, until: float, episodes: int, trained: Path) -> tuple[list[dict[str, Any]], bytes]:
@@ -267,6 +220,7 @@ def _land(run: Run, until: float, episodes: int, trained: Path) -> tuple[list[di
         episodes: of each evaluation.
         trained: file for the agent and, with another suffix, its first row, before it is calibrated.
     """
+    torch.set_num_threads(1)
     begun = time.monotonic()
     env = make_training_env(run.env)
     model = run.algorithm()("MlpPolicy", env, seed=run.seed, device="cpu", **run.settings)
@@ -293,7 +247,8 @@ def _land(run: Run, until: float, episodes: int, trained: Path) -> tuple[list[di
             rows += [_row(model, run.env, x, episodes) for x in others]
         calibrate(model, run.env, _CALIBRATION_EPISODES)
         if model.policy.recalibration.active:
-            rows += [_row(model, run.env, x, episodes) for x in (own, *others)]
+            # The order of actions by their mean has not changed.
+            rows += [_row(model, run.env, x, episodes) for x in (own, *others) if x != "mean" or x == own]
     seconds = time.monotonic() - begun
     file = io.BytesIO()
     model.save(file, acting_only=True)

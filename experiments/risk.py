@@ -25,8 +25,6 @@ RISK = f"cvar:{LEVEL}"
 ENVS = {"Bridge": bridge.NAME, **risky.NAMES}
 # How an agent learns and acts.
 ARMS = {"mean": ("mean", "mean"), "acts by CVaR": ("mean", RISK), "learns and acts by CVaR": (RISK, RISK)}
-FIELDS = ("env", "agent", "seed", "mean", "cvar")
-SEEDS, STEPS = 10, 200_000
 _EPISODES = 2000
 _SETTINGS: dict[str, Any] = {
     "gamma": 1.0,
@@ -48,8 +46,8 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def main(
     out: Out = Path("risk"),
     env: Annotated[list[str] | None, typer.Option(help="Only this environment; may be repeated.")] = None,
-    seeds: Annotated[int, typer.Option(help="Seeds of each agent.", min=2)] = SEEDS,
-    steps: Annotated[int, typer.Option(help="Environment steps of a run.", min=1)] = STEPS,
+    seeds: Annotated[int, typer.Option(help="Seeds of each agent.", min=2)] = 10,
+    steps: Annotated[int, typer.Option(help="Environment steps of a run.", min=1)] = 200_000,
     workers: Workers = 1,
 ) -> None:
     """Train agents by the mean and by CVaR in small stochastic environments, and compare their returns (25 minutes)."""
@@ -66,7 +64,7 @@ def main(
         print(job, flush=True)
     rows = [row for job in jobs for row in read_json(out / f"{job}.json")]
     with (out / "risk.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
+        writer = csv.DictWriter(file, ["env", "agent", "seed", "mean", "cvar"])
         writer.writeheader()
         writer.writerows(rows)
     (out / "risk.md").write_text(text := _table(names, rows))
@@ -76,12 +74,6 @@ def main(
 def _run(name: str, risk: str, seed: int, steps: int, out: str) -> None:
     """Train an agent, play it, and write the statistics of its returns."""
     torch.set_num_threads(1)
-    rows = train_and_play(name, risk, seed, steps)
-    write_json(Path(out) / f"{name}-{risk.partition(':')[0]}-{seed}.json", rows)
-
-
-def train_and_play(name: str, risk: str, seed: int, steps: int = STEPS) -> list[dict[str, Any]]:
-    """Train an agent, play it, and return the statistics of its returns for every way in which it acts."""
     envs = make_vec_env(lambda: gymnasium.make(ENVS[name], start=None), n_envs=64)
     model = GMDQN("MlpPolicy", envs, seed=seed, device="cpu", risk=risk, **_SETTINGS).learn(steps)
     rows = []
@@ -90,7 +82,7 @@ def train_and_play(name: str, risk: str, seed: int, steps: int = STEPS) -> list[
             returns = np.sort(evaluate(model, ENVS[name], _EPISODES, seed=_EPISODES * seed, risk=acts))
             cvar = float(returns[: int(LEVEL * _EPISODES)].mean())
             rows.append({"env": name, "agent": arm, "seed": seed, "mean": float(returns.mean()), "cvar": cvar})
-    return rows
+    write_json(Path(out) / f"{name}-{risk.partition(':')[0]}-{seed}.json", rows)
 
 
 def _table(names: list[str], rows: list[dict[str, Any]]) -> str:

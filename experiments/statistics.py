@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import gymnasium
 import numpy as np
+from scipy import stats
 
 
 class Interval(NamedTuple):
@@ -53,8 +54,6 @@ def interquartile_mean(scores: np.ndarray, axis: int = -1) -> np.ndarray:
         >>> float(interquartile_mean(np.array([0.0, 1.0, 2.0, 100.0])))
         1.5
     """
-    from scipy import stats  # here: training runs do without it
-
     return stats.trim_mean(scores, 0.25, axis=axis)
 
 
@@ -91,8 +90,6 @@ def difference(one: np.ndarray, other: np.ndarray, seed: int = 0) -> Interval:
 
 def _bootstrap(samples: tuple[np.ndarray, ...], statistic: Callable[..., np.ndarray], seed: int) -> tuple[float, float]:
     """Return the limits of a 95 % percentile bootstrap interval."""
-    from scipy import stats
-
     random = np.random.default_rng(seed)
     drawn = stats.bootstrap(samples, statistic, n_resamples=5000, axis=-1, method="percentile", rng=random)
     return float(drawn.confidence_interval.low), float(drawn.confidence_interval.high)

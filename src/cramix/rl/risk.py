@@ -67,8 +67,7 @@ class Quantile:
 
     def __call__(self, p: NormalMixture) -> Tensor:
         """Return the quantiles `(*batch)`."""
-        cdf = _cdf(p)
-        return _root(p, lambda x: cdf(x) < self.level)
+        return _quantile(p, self.level)
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class CVaR:
         """Return the means of the lower tails `(*batch)`."""
         if self.level == 1:
             return mean(p)
-        quantile = Quantile(self.level)(p)
+        quantile = _quantile(p, self.level)  # torch 2.11 cannot compile a dataclass that is made here
         return quantile - _shortfall(p)(quantile.unsqueeze(-1)).squeeze(-1) / self.level
 
 
@@ -123,6 +122,11 @@ _MEASURES: dict[str, type[CVaR] | type[Expectile] | type[Quantile]] = {
     "expectile": Expectile,
     "quantile": Quantile,
 }
+
+
+def _quantile(p: NormalMixture, level: float) -> Tensor:
+    cdf = _cdf(p)
+    return _root(p, lambda x: cdf(x) < level)
 
 
 def _root(p: NormalMixture, below: Callable[[Tensor], Tensor]) -> Tensor:
