@@ -5,7 +5,7 @@
 The table is simulated: ten features, a mean and a scale that depend on them, and two branches. Each fit runs in a
 process of its own. Times are CPU times, so that other work on the machine counts little. NGBoost runs 500 rounds, its
 default, without early stopping, and LightGBM fits a model for each of 19 quantiles, at most 500 rounds with early
-stopping. Both take long for many rows: there the time of 5 rounds, and of 2 quantiles, is multiplied, and no CRPS given.
+stopping. Both take long for many rows: there the time of 5 rounds, and of 2 quantiles, is multiplied, without a CRPS.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def main(rows: list[int], threads: int) -> None:
         f"`python benchmarks/regression_scale.py --threads {threads}`, {machine(cramix)}.",
         "",
         "A simulated table of ten features. Memory is the growth of the peak by the fit, beyond the table itself. "
-        f"Times are CPU times. From {EXTRAPOLATED:,} rows on NGBoost's is that of 5 rounds, times 100, and LightGBM's that "
-        "of two quantiles, times 9.5.",
+        f"Times are CPU times. From {EXTRAPOLATED:,} rows on NGBoost's is that of 5 rounds, times 100, and LightGBM's "
+        "that of two quantiles, times 9.5.",
     ]
     page = Page(HERE / "regression_scale.md", intro)
     page.add(["| rows | method | time | memory | CRPS |", "|---|---|---|---|---|"])
