@@ -182,7 +182,9 @@ def ranks(scored: dict, tables: list[str], order: list[str]) -> list[str]:
     """Mean rank of the CRPS over tables, of the methods that were run on all splits of them that are shown."""
 
     def complete(name: str) -> bool:
-        return all(scored[table][name].keys() == scored[table][OURS].keys() for table in tables)
+        return all(
+            name in scored[table] and scored[table][name].keys() == scored[table][OURS].keys() for table in tables
+        )
 
     full = [name for name in order if complete(name)]
     means = {t: {name: statistics.mean(r.crps for r in scored[t][name].values()) for name in full} for t in tables}
@@ -213,7 +215,8 @@ def ranks(scored: dict, tables: list[str], order: list[str]) -> list[str]:
 
 def table_of(table: str, by_method: dict[str, dict[int, Row]], order: list[str]) -> list[str]:
     present = [name for name in order if name in by_method]
-    base = min(present, key=lambda name: statistics.mean(r.crps for r in by_method[name].values()))
+    whole = [name for name in present if by_method[name].keys() == by_method[OURS].keys()]
+    base = min(whole, key=lambda name: statistics.mean(r.crps for r in by_method[name].values()))
     typical = statistics.mean(r.crps for r in by_method[base].values())
     digits = max(0, 2 - math.floor(math.log10(typical))) + 1
     lines = [

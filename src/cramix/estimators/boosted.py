@@ -105,8 +105,8 @@ def boost(
             residual, further = grow(
                 x, residuals, weights, parts, shape, categorical, options, seed + len(folds), score_weights
             )
-        start = shape.scores(np.zeros((len(residuals), shape.n_outputs)), torch.from_numpy(residuals)).numpy()
-        found.append((min([*further, np.average(start, weights=score_weights)]), residual, further))
+        scores = shape.scores(np.zeros((len(residuals), shape.n_outputs)), torch.from_numpy(residuals)).numpy()
+        found.append((min([*further, float(scores @ score_weights / score_weights.sum())]), residual, further))
     _, residual, further = min(found, key=lambda one: one[0])
     return Boosted(base, residual), curve + further
 

@@ -155,16 +155,14 @@ def _pool(predictions: Sequence[NormalMixture], weights: Tensor) -> NormalMixtur
 def _joined(parts: Sequence[NormalMixture]) -> NormalMixture:
     """Return predictions one after the other, with components of weight 0 where they have fewer than others."""
     k = max(p.n_components for p in parts)
-    return NormalMixture.cat(
-        [
-            NormalMixture(
-                torch.cat((p.weights, p.weights.new_zeros(len(p.weights), k - p.n_components)), 1),
-                *(torch.cat((part, part[:, :1].expand(-1, k - p.n_components)), 1) for part in (p.means, p.scales)),
-                validate_args=False,
-            )
-            for p in parts
-        ]
-    )
+
+    def padded(p: NormalMixture) -> NormalMixture:
+        more = k - p.n_components
+        weights = torch.cat((p.weights, p.weights.new_zeros(len(p.weights), more)), 1)
+        means, scales = (torch.cat((part, part[:, :1].expand(-1, more)), 1) for part in (p.means, p.scales))
+        return NormalMixture(weights, means, scales, validate_args=False)
+
+    return NormalMixture.cat([padded(p) for p in parts])
 
 
 def _seeded(regressor: Any, rng: np.random.RandomState) -> Any:
