@@ -77,8 +77,8 @@ def test_docstrings_cite_equations_that_exist() -> None:
 
 # Blocks of Python that no doctest can run, and why.
 NOT_RUN = {
-    ("networks.md", "skpro"): "skpro limits the version of pandas; tests/test_skpro.py runs the same calls",
-    ("rl_sb3.md", "rl_zoo3"): "RL-Zoo is not installed, and it reads the command line",
+    ("networks.md", "skpro"): "skpro limits the version of pandas; tests/test_other_environments.py runs it",
+    ("rl_sb3.md", "rl_zoo3"): "reads the command line; tests/test_other_environments.py runs it",
     ("scale.md", "pyspark"): "needs Java; the test below runs it where there is one",
 }
 
