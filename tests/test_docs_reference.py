@@ -25,8 +25,8 @@ MODULES = [
     "cramix.rl",
     "cramix.skpro",
 ]
-# For authors of methods, who find their use in the methods themselves; and a warning of scikit-learn.
-WITHOUT_EXAMPLE = {"Iterate", "descend", "ConvergenceWarning"}
+# A class of scikit-learn, where it is installed.
+WITHOUT_EXAMPLE = {"ConvergenceWarning"}
 
 
 def listed() -> set[str]:

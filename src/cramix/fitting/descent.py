@@ -151,6 +151,11 @@ class Iterate(NamedTuple):
         parametrization: what they stand for.
         reason: why the descent ended here; None if it continues.
         converged: whether it ended because it converged.
+
+    Example:
+        >>> place = Iterate(3, 1.5, None, None, reason="max_iter was reached")  # as `descend` yields them
+        >>> place.step, place.loss, place.converged
+        (3, 1.5, False)
     """
 
     step: int
@@ -188,6 +193,20 @@ def descend(
         tol: gain of the loss at which to stop, relative to losses above 1: over a few steps of L-BFGS; of the mean
             loss over a window of first-order steps, once smaller learning rates gain no more either. With 0,
             first-order optimisers take all steps at constant learning rates.
+
+    Example:
+        >>> from cramix.fitting.objectives import Likelihood
+        >>> from cramix.fitting.problem import standard_units
+        >>> from cramix.mixture.covariance import FAMILIES
+        >>> x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        >>> target, kind = MultivariateNormalMixture.from_samples(x), FAMILIES["diag"]
+        >>> problem = Problem(target, 1, kind(2, 1e-6), standard_units(target, kind))
+        >>> chart = Parametrization(problem.family)
+        >>> one = torch.ones(1, 2, dtype=torch.float64)
+        >>> start = chart.unconstrained(Components(one[:, 0], 2 * one, one))
+        >>> *_, last = descend(chart, start, Likelihood(problem), "lbfgs", Rates(1.0, 1.0, 1.0), 100, 1e-9)
+        >>> last.converged, bool(last.mixture().mean.abs().max() < 1e-3)  # the target is standardised
+        (True, True)
     """
     if optimizer == "lbfgs":
         return _quasi_newton(parametrization, start, objective, rates, max_iter, tol)
