@@ -167,7 +167,8 @@ def report(rows: list[Row]) -> None:
             f"better. Coverage is that of central {COVERAGE:.0%} intervals. Time is CPU time of a fit and its "
             "predictions, on one thread. Settings of the others are in `benchmarks/forecasters.py`. Ours are defaults, "
             "chosen on other tables, with two exceptions: earlier versions were tried on splits of yacht, energy and "
-            "concrete, and split 0 of the small tables and of kin8nm was seen when the recalibration was chosen. "
+            "concrete, and split 0 of the small tables and of kin8nm was seen when the recalibration was "
+            "chosen, the third that was tried. "
             "Quantile regressors have no density.",
         ],
     )
