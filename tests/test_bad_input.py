@@ -402,3 +402,11 @@ def test_infinite_weights_of_both_signs_are_an_error_and_no_warning() -> None:
         refuses(
             lambda weights=weights: NormalMixture(weights, torch.zeros(2), torch.ones(2)), "weights", "inf", "finite"
         )
+
+
+@pytest.mark.parametrize("method", ["icdf", "expectile", "cvar"])
+def test_levels_that_do_not_fit_a_batch_are_refused_with_the_shape_that_does(method):
+    p = P.expand((3,))
+    refuses(lambda: getattr(p, method)([0.1, 0.9]), "mixture", "for the same levels of each mixture use shape (2, 1)")
+    assert getattr(p, method)([[0.1], [0.9]]).shape == (2, 3)
+    refuses(lambda: getattr(P.expand((3, 4)), method)([0.1, 0.9]), "mixture", "use shape (2, 1, 1)")

@@ -8,7 +8,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from cramix import MixtureBoostingRegressor, MixtureRegressor, MixtureStackingRegressor
 
-SMALL = {"n_estimators": 2, "n_components": 2, "max_iter": 20, "n_jobs": 1}
+SMALL = {"n_estimators": 3, "n_components": 2, "max_iter": 20, "n_jobs": 1}
 MODELS: list = [
     MixtureBoostingRegressor(**SMALL),
     MixtureBoostingRegressor(**SMALL, early_stopping=False, random_state=0),

@@ -102,7 +102,7 @@ def test_a_row_that_was_scored_lies_in_its_interval_or_beyond_its_rank() -> None
     """At the boundary itself rounding must not exclude a row: exactly rank - 1 scored rows lie outside."""
     X, y = draw(np.random.default_rng(0), 500)
     model = ConformalRegressor(Wrong(), calibration_fraction=0.5, random_state=0).fit(X, y)
-    ((_, scored),) = model._splits(500, np.random.RandomState(0))
+    ((_, scored),) = model._splits(np.ones(500, dtype=bool), None, np.random.RandomState(0))
     low, high = model.predict_interval(X[scored], 0.9).T
     outside = (y[scored] < low) | (y[scored] > high)
     assert outside.sum() == math.floor(0.1 * 251) - 1

@@ -7,6 +7,7 @@ import torch
 from cramix import MultivariateNormalMixture, NormalMixture
 from cramix.mixture.coordinates import in_coordinates
 from tests import oracle
+from tests.refusals import refuses
 
 
 def test_a_univariate_mixture_has_one_coordinate_with_the_same_distribution() -> None:
@@ -32,3 +33,9 @@ def test_scales_are_squared_after_the_conversion() -> None:
     assert abs(q.covariances.item() / 1e-60 - 1) < 1e-6
     plane = MultivariateNormalMixture(torch.ones(1), torch.zeros(1, 2), torch.eye(2).unsqueeze(0))
     assert in_coordinates(plane, torch.float64).means.dtype == torch.float64
+
+
+def test_an_atom_among_normals_has_no_density_in_coordinates_either() -> None:
+    p = NormalMixture(torch.tensor([0.5, 0.5]), torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0]))
+    refuses(lambda: p.log_prob(torch.zeros(())), "scales", "0")
+    refuses(lambda: in_coordinates(p).log_prob(torch.zeros(1)), "covariances", "a variance of 0")

@@ -24,7 +24,7 @@ def normals(scale: float, d: int | None = None) -> NormalMixture | MultivariateN
 
 
 @pytest.mark.parametrize(
-    ("scale", "factor"), [(1.0, 1.0), (1 / 1.05, 1.05), (1 / 1.1, 1.1), (1 / 0.8, 0.8), (0.5, 1.3), (3.0, 0.5)]
+    ("scale", "factor"), [(1.0, 1.0), (1 / 1.05, 1.05), (1 / 1.1, 1.1), (1 / 0.8, 0.8), (0.5, 1.4), (3.0, 0.4)]
 )
 def test_scales_are_corrected_within_limits(scale: float, factor: float) -> None:
     found = recalibrate(normals(scale), NORMAL)
@@ -49,9 +49,28 @@ def test_outliers_get_a_wide_component_with_the_mean_of_the_prediction() -> None
     assert p.log_prob(heavy).mean() > normals(1.0).log_prob(heavy).mean() + 0.1
 
 
+def test_the_disagreement_of_members_is_corrected_apart_from_their_scales() -> None:
+    # Two members whose means are off by 1 to either side; each is as narrow as the noise.
+    means = torch.tensor([-1.0, 1.0], dtype=D).expand(400, 2)
+    p = NormalMixture(torch.full((400, 2), 0.5, dtype=D), means, torch.ones(400, 2, dtype=D))
+    found = recalibrate(p, NORMAL)
+    assert found.spread_factor < 1
+    q = found.apply(p)
+    torch.testing.assert_close(q.means, found.spread_factor * means)
+    torch.testing.assert_close(q.scales, found.scale_factor * p.scales)
+    assert abs(q.variance[0].item() - 1) < 0.1 < p.variance[0].item() - 1
+
+
+def test_branches_stay_where_they_are() -> None:
+    y = torch.cat((NORMAL[::2] - 5, NORMAL[1::2] + 5))
+    means = torch.tensor([-5.0, 5.0], dtype=D).expand(400, 2)
+    p = NormalMixture(torch.full((400, 2), 0.5, dtype=D), means, torch.full((400, 2), 0.8, dtype=D))
+    assert recalibrate(p, y)[:2] == (1.25, 1.0)
+
+
 def test_few_observations_change_little() -> None:
     few = slice(None, None, 40)
-    assert 0.5 < recalibrate(normals(2.0)[few], NORMAL[few]).scale_factor < 1
+    assert 0.4 < recalibrate(normals(2.0)[few], NORMAL[few]).scale_factor < 1
 
 
 def test_weights_count_as_repetitions() -> None:

@@ -73,16 +73,18 @@ def boost(
     categorical: Sequence[int],
     options: GrowthOptions,
     seed: int,
+    seen: Sequence[np.ndarray] | None = None,
 ) -> tuple[Boosted, list[float]]:
     """Train members, one for each fold, in two stages; return them, and the scores after each round of both.
 
+    A member learns from all rows that are not in its fold, or from those in `seen`.
     Without held-out rows there is one stage, in which trees learn the whole mixture.
     """
     first, second = STAGES[loss]
     holds_out = len(folds[0]) > 0
     k = 1 if holds_out else n_components
     start = objective(k, first, targets=rows.y, sample_weight=rows.weights, min_scale=min_scale)
-    base, curve = grow(rows.x, rows.y, rows.weights, folds, start, categorical, options, seed)
+    base, curve = grow(rows.x, rows.y, rows.weights, folds, start, categorical, options, seed, seen=seen)
     if not holds_out:
         return Boosted(base, []), curve
     held_out = np.concatenate(folds)
@@ -95,6 +97,9 @@ def boost(
     score_weights = weights * p.scales.squeeze(-1).numpy() if second == "crps" else weights
     ends = np.cumsum([0, *map(len, folds)])
     parts = [np.arange(a, b) for a, b in pairwise(ends)]
+    learned = (
+        None if seen is None else [_residuals_of(rows, held_out, part) for rows, part in zip(seen, parts, strict=True)]
+    )
     options = replace(options, learning_rate=_RESIDUAL_RATE * options.learning_rate)
     found: list[tuple[float, list[Trees], list[float]]] = []
     for k in sorted({1, n_components}):  # one normal remains unless held-out rows ask for more
@@ -103,12 +108,18 @@ def boost(
             residual, further = [Trees(None, shape)], list[float]()
         else:
             residual, further = grow(
-                x, residuals, weights, parts, shape, categorical, options, seed + len(folds), score_weights
+                x, residuals, weights, parts, shape, categorical, options, seed + len(folds), score_weights, learned
             )
         scores = shape.scores(np.zeros((len(residuals), shape.n_outputs)), torch.from_numpy(residuals)).numpy()
         found.append((min([*further, float(scores @ score_weights / score_weights.sum())]), residual, further))
     _, residual, further = min(found, key=lambda one: one[0])
     return Boosted(base, residual), curve + further
+
+
+def _residuals_of(rows: np.ndarray, held_out: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Return which of the held-out rows are among these; all but its own for a member that has seen none of them."""
+    found = np.flatnonzero(np.isin(held_out, rows))
+    return found if len(found) else np.setdiff1d(np.arange(len(held_out)), own)
 
 
 def disjoint_folds(n: int, n_folds: int, fraction: float, rng: np.random.RandomState) -> list[np.ndarray]:

@@ -15,12 +15,14 @@ from cramix.estimators.features import ordered, read_features, read_targets
 from cramix.estimators.forecasts import Forecasts
 from cramix.estimators.inputs import Form, read_sample_weight
 from cramix.estimators.progress import progress_bar
+from cramix.estimators.splits import Split, check_cv, membership, n_groups, of_membership, read_groups, splits
 from cramix.estimators.trees import GrowthOptions
 from cramix.mixture import NormalMixture
 from cramix.nn.initialization import weighted_moments
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
+    from sklearn.model_selection import GroupKFold
     from sklearn.utils import check_random_state
     from sklearn.utils.validation import check_is_fitted
 except ImportError:
@@ -61,6 +63,9 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         early_stopping: hold rows out and keep the rounds that are best on them; False runs `max_iter` rounds on all
             rows, in one stage that learns the whole mixture.
         validation_fraction: largest fraction of the rows that a member holds out; none of fewer than 20 rows.
+        cv: how to hold rows out, if not at random: a splitter of scikit-learn, such as `GroupKFold()` or
+            `TimeSeriesSplit()`, a list of pairs of indices, or a number of random folds. There is one member for each
+            split.
         n_iter_no_change: a stage stops after this many rounds without a better score of the held-out rows.
         min_scale: lower bound of scales, relative to the scale of the targets, and in the second stage to that of the
             residuals.
@@ -94,27 +99,37 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
     max_depth: int | str = "auto"
     early_stopping: bool = True
     validation_fraction: float = 0.1
+    cv: Any = None
     n_iter_no_change: int = 50
     min_scale: float = 1e-3
     n_jobs: int | None = None
     random_state: Any = None
     verbose: int = 0
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to features `(n, f)` and targets `(n,)`, with weights `(n,)` of any positive sum."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
+        """Fit to features `(n, f)` and targets `(n,)`, with weights `(n,)` of any positive sum.
+
+        Rows of one of the `groups`, `(n,)`, such as a patient or overlapping windows, are held out together.
+        """
         self._check_settings()
         x, _, categories = read_features(self, X, None)
         y = read_targets(y, len(x))
         weights = read_sample_weight(sample_weight, torch.from_numpy(np.array(x))).numpy()
-        x, y, weights = _distinct(x, y, weights)
-        weights = weights / weights.mean()
         rng = check_random_state(self.random_state)
+        found = self._splits(weights, read_groups(groups, len(x)), rng)
+        n_features = x.shape[1]
+        table = membership(found or [], len(x))
+        rows_and_table, y, weights = _distinct(np.concatenate((x, table), 1), y, weights)
+        x, table = rows_and_table[:, :n_features], rows_and_table[:, n_features:]
+        weights = weights / weights.mean()
         self._categories, self._target_shape = categories, ()
         center, scale = weighted_moments(torch.from_numpy(y).unsqueeze(-1), torch.from_numpy(weights))
         self._center, self._scale = center.item(), scale.item() or 1.0
         rows = Rows(x, (y - self._center) / self._scale, weights)
-        n_members = self._n_members(len(x))
-        if self.early_stopping and len(x) >= _MIN_ROWS:
+        seen, n_members = None, self._n_members(len(x))
+        if found is not None:
+            seen, folds = map(list, zip(*of_membership(table), strict=True))
+        elif self.early_stopping and len(x) >= _MIN_ROWS:
             folds = disjoint_folds(len(x), n_members, self.validation_fraction, rng)
         else:
             folds = [np.arange(0)] * n_members
@@ -129,7 +144,7 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
             )
             seed = int(rng.randint(2**30))
             self._boosted, losses = boost(
-                rows, folds, self.n_components, self.loss, self.min_scale, sorted(categories), options, seed
+                rows, folds, self.n_components, self.loss, self.min_scale, sorted(categories), options, seed, seen
             )
         self.n_iter_, self.loss_curve_ = len(losses), losses
         return self
@@ -146,6 +161,18 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         return html.of_regressor(
             self.n_features_in_, {"members": str(len(self._boosted.base))}, self.loss_curve_, "round"
         )
+
+    def _splits(self, weights: np.ndarray, groups: np.ndarray | None, rng: np.random.RandomState) -> list[Split] | None:
+        """Return the split of each member, None for random ones."""
+        if not self.early_stopping or (self.cv is None and groups is None):
+            return None
+        n_folds = max(2, min(self._n_members(int((weights > 0).sum())), n_groups(groups, weights)))
+        found = splits(self.cv, GroupKFold(n_folds, shuffle=True, random_state=rng), groups, weights, rng)
+        if self.cv is not None and found is not None and self.n_estimators not in ("auto", len(found)):
+            raise ValueError(
+                f'n_estimators must be "auto" or the number of splits of cv, {len(found)}; got {self.n_estimators}.'
+            )
+        return found
 
     def _n_members(self, n: int) -> int:
         if self.n_estimators != "auto":
@@ -168,6 +195,7 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
             check_integer("n_jobs", self.n_jobs, 1)
         check_integer("verbose", int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, 0)
         check_choice("loss", self.loss, STAGES)
+        check_cv(self.cv)
         for name in ("learning_rate", "min_scale", "validation_fraction"):
             check_number(name, getattr(self, name), positive=True)
         if self.validation_fraction >= 1:

@@ -11,7 +11,7 @@ doi:10.1016/j.patcog.2021.108496).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
@@ -19,20 +19,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cramix.checks import check_integer, check_number
+from cramix.checks import check_number
 from cramix.distance.operands import Mixture
 from cramix.estimators import html
 from cramix.estimators.forecasts import Forecasts, check_coverage, marginals
 from cramix.estimators.inputs import Form
 from cramix.estimators.regressor import MixtureRegressor
+from cramix.estimators.splits import Split, check_cv, group_arguments, read_groups, splits, with_cv
 from cramix.mixture import NormalMixture
 
 try:
     from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
     from sklearn.ensemble._base import _set_random_states
-    from sklearn.model_selection import KFold
+    from sklearn.model_selection import GroupShuffleSplit
     from sklearn.utils import _safe_indexing, check_random_state, get_tags, indexable
-    from sklearn.utils.validation import _num_samples, check_is_fitted
+    from sklearn.utils.validation import check_is_fitted
 except ImportError:
     raise ImportError("ConformalRegressor needs scikit-learn >= 1.6. Use: pip install 'cramix[sklearn]'") from None
 
@@ -60,7 +61,8 @@ class ConformalRegressor(Forecasts, MetaEstimatorMixin, RegressorMixin, BaseEsti
     Args:
         estimator: a regressor with methods `fit` and `predict_dist`, such as `MixtureRegressor`, which None stands for.
         calibration_fraction: fraction of the rows that are scored, without `cv`.
-        cv: number of folds; None splits once.
+        cv: number of folds of random rows, a list of pairs of indices, or a splitter of scikit-learn, such as
+            `GroupKFold()` or `TimeSeriesSplit()`, also for an estimator whose `cv` is None; None splits once.
         random_state: a seed or a `numpy.random.RandomState`, of the split and, unless None, of the regressors.
 
     Attributes:
@@ -80,35 +82,39 @@ class ConformalRegressor(Forecasts, MetaEstimatorMixin, RegressorMixin, BaseEsti
     estimator: Any = None
     _: KW_ONLY
     calibration_fraction: float = 0.2
-    cv: int | None = None
+    cv: Any = None
     random_state: Any = None
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit to features `(n, f)` and targets `(n,)` or `(n, d)`, with weights `(n,)`.
 
         Rows of weight 0 are left out. Otherwise weights have an effect on the models only: each scored row counts once,
-        so coverage is that of rows, not of weights.
+        so coverage is that of rows, not of weights. Rows of one of the `groups`, `(n,)`, are scored together, by models
+        that have seen none of them; then coverage is that of rows of new groups.
         """
         self._check_settings()
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         X, y = indexable(X, _on_cpu(y))
+        members = read_groups(groups, len(y))
+        present = np.ones(len(y), dtype=bool)
         if sample_weight is not None:
             sample_weight = _on_cpu(sample_weight)
             if sample_weight.shape != y.shape[:1]:
                 raise ValueError(f"sample_weight must have shape {y.shape[:1]}; got {sample_weight.shape}.")
-            present = np.flatnonzero(sample_weight)
-            if not len(present):
+            present = sample_weight != 0
+            if not present.any():
                 raise ValueError("sample_weight must have a positive sum; got zeros only.")
-            X, y, sample_weight = _take(X, present), y[present], sample_weight[present]
         random_state = check_random_state(self.random_state)
         estimators, scores = [], []
-        for seen, scored in self._splits(_num_samples(X), random_state):
+        for seen, scored in self._splits(present, members, random_state):
             model = MixtureRegressor() if self.estimator is None else clone(self.estimator)
             if self.random_state is not None:
                 _set_random_states(model, random_state)
+            model = with_cv(model, self.cv)
             weights = {} if sample_weight is None else {"sample_weight": sample_weight[seen]}
-            model.fit(_take(X, seen), y[seen], **weights)
+            inner = group_arguments(model, None if members is None else members[seen])
+            model.fit(_take(X, seen), y[seen], **weights, **inner)
             estimators.append(model)
             scores.append(_tails(model.predict_dist(_take(X, scored)), y[scored]).sort(0).values)
         self.estimators_, self._scores, self._target_shape = estimators, scores, y.shape[1:]
@@ -152,7 +158,7 @@ class ConformalRegressor(Forecasts, MetaEstimatorMixin, RegressorMixin, BaseEsti
     def _predict(self, X: Any) -> tuple[Mixture, Form]:
         check_is_fitted(self)
         parts = [model.predict_dist(X) for model in self.estimators_]
-        p = parts[0] if len(parts) == 1 else type(parts[0]).mix(parts, [1 / len(parts)] * len(parts))  # type: ignore[arg-type]
+        p = parts[0] if len(parts) == 1 else type(parts[0]).mix(parts, [1 / len(parts)] * len(parts))
         return p, _form(X, p)
 
     def _summary(self) -> str:
@@ -164,26 +170,28 @@ class ConformalRegressor(Forecasts, MetaEstimatorMixin, RegressorMixin, BaseEsti
         }
         return html.of_regressor(self.n_features_in_, facts)
 
-    def _splits(self, n: int, random_state: np.random.RandomState) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the rows to fit and the rows to score."""
-        if self.cv is not None:
-            yield from KFold(self.cv, shuffle=True, random_state=check_random_state(self.random_state)).split(
-                np.arange(n)
-            )
-            return
+    def _splits(
+        self, present: np.ndarray, groups: np.ndarray | None, random_state: np.random.RandomState
+    ) -> list[Split]:
+        """Return the rows to fit and the rows to score, of those that are present."""
+        by_group = GroupShuffleSplit(1, test_size=self.calibration_fraction, random_state=random_state)
+        found = splits(self.cv, by_group, groups, present, check_random_state(self.random_state))
+        if found is not None:
+            return found
+        rows = np.flatnonzero(present)
+        n = len(rows)
         n_scored = math.ceil(self.calibration_fraction * n)
         if n_scored >= n:
             raise ValueError(f"ConformalRegressor needs rows to fit and rows to score; got n_samples = {n}.")
         order = random_state.permutation(n)
-        yield np.sort(order[n_scored:]), np.sort(order[:n_scored])
+        return [(rows[np.sort(order[n_scored:])], rows[np.sort(order[:n_scored])])]
 
     def _check_settings(self) -> None:
         """Raise an error for settings that are invalid for any data."""
         check_number("calibration_fraction", self.calibration_fraction, positive=True)
         if self.calibration_fraction >= 1:
             raise ValueError(f"calibration_fraction must be < 1; got {self.calibration_fraction!r}.")
-        if self.cv is not None:
-            check_integer("cv", self.cv, 2)
+        check_cv(self.cv)
         if self.estimator is not None and not hasattr(self.estimator, "predict_dist"):
             name = type(self.estimator).__name__
             raise TypeError(f"estimator must have a method predict_dist; {name} has none.")

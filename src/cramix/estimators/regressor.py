@@ -21,12 +21,14 @@ from cramix.estimators.forecasts import Forecasts
 from cramix.estimators.inputs import Form, distinct, read_sample_weight, read_samples
 from cramix.estimators.progress import progress_bar
 from cramix.estimators.recalibration import Recalibration, recalibrate
+from cramix.estimators.splits import Split, check_cv, membership, of_membership, read_groups, splits
 from cramix.estimators.training import STAGES, Rows, TrainingOptions, out_of_sample, train
 from cramix.mixture import Diagonal, MultivariateNormalMixture, NormalMixture
 from cramix.nn.initialization import weighted_moments
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
+    from sklearn.model_selection import GroupShuffleSplit
     from sklearn.utils import check_random_state
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError:
@@ -48,7 +50,8 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
 
     The networks are trained together. Each holds out rows of its own and keeps the weights that are best on them. A
     prediction is the mixture of the mixtures of all networks, recalibrated by the likelihood of the held-out rows:
-    all scales get a common factor, and a wide component of small weight is added where outliers ask for it.
+    scales and distances of components from the mean get common factors, and a wide component of small weight is added
+    where outliers ask for it.
 
     Features and targets are standardized. The order of the rows does not matter, and a row of weight 2 counts as two
     equal rows.
@@ -68,6 +71,9 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
         early_stopping: hold rows out and keep the weights that are best on them; False trains for `max_iter` epochs on
             all rows, without recalibration.
         validation_fraction: fraction of the rows that each network holds out; none of fewer than 20 rows.
+        cv: how to hold rows out, if not at random: a splitter of scikit-learn, such as `GroupKFold()` or
+            `TimeSeriesSplit()`, a list of pairs of indices, or a number of random folds. Networks take the splits in
+            turn.
         n_iter_no_change: training stops after this many epochs without a better loss on the held-out rows; "auto" is
             0.3 of all epochs, at least 10.
         min_scale: lower bound of the components' scales, relative to the scale of the targets.
@@ -106,32 +112,40 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
     weight_decay: float = 1e-3
     early_stopping: bool = True
     validation_fraction: float = 0.15
+    cv: Any = None
     n_iter_no_change: int | str = "auto"
     min_scale: float = 1e-3
     device: torch.device | str | None = None
     random_state: Any = None
     verbose: int = 0
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to features `(n, f)` and targets `(n,)` or `(n, d)`, with weights `(n,)` of any positive sum."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
+        """Fit to features `(n, f)` and targets `(n,)` or `(n, d)`, with weights `(n,)` of any positive sum.
+
+        Rows of one of the `groups`, `(n,)`, such as a patient or overlapping windows, are held out together.
+        """
         self._check_settings()
         device = torch.get_default_device() if self.device is None else torch.device(self.device)
         with _cpu_by_default():
-            return self._fit(X, y, sample_weight, device)
+            return self._fit(X, y, sample_weight, groups, device)
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, device: torch.device) -> Self:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, groups: Any, device: torch.device) -> Self:
         X, y = validate_data(self, _on_cpu(X), _on_cpu(y), dtype=np.float64, multi_output=True, y_numeric=True)
         features, targets = torch.from_numpy(np.array(X)), torch.from_numpy(np.array(y, dtype=np.float64))
         self._target_shape = tuple(targets.shape[1:])
         targets = targets.reshape(len(targets), -1)
         weights = read_sample_weight(_on_cpu(sample_weight), features)
-        rows, weights = distinct(torch.cat((features, targets), -1), weights)
-        features, targets = rows[:, : features.shape[1]], rows[:, features.shape[1] :]
+        rng = check_random_state(self.random_state)
+        found = self._splits(weights.numpy(), read_groups(groups, len(features)), rng)
+        table = torch.from_numpy(membership(found or [], len(features)))
+        columns = (features, targets, table)
+        rows, weights = distinct(torch.cat(columns, -1), weights)
+        features, targets, table = rows.split([part.shape[1] for part in columns], 1)
         weights = weights / weights.mean()
         self._x_units = _Units(features, weights, constant=math.inf)  # a constant feature has no effect
         self._y_units = _Units(targets, weights, constant=1.0)
         x, t = self._x_units.standardize(features).float(), self._y_units.standardize(targets).float()
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = int(rng.randint(2**31 - 1))
         ensemble = Ensemble(
             self.n_estimators,
             x.shape[1],
@@ -155,6 +169,7 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
                 self.validation_fraction if self.early_stopping else 0.0,
                 patience,
                 progress,
+                None if found is None else of_membership(table.numpy()),
             )
             held_out, losses = train(ensemble.to(device), train_rows, options, torch.Generator().manual_seed(seed))
         self._ensemble = ensemble.freeze()
@@ -164,6 +179,13 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
             self._recalibration = recalibrate(p, held_rows.y, held_rows.weights)
         self.n_iter_, self.loss_curve_ = len(losses), losses
         return self
+
+    def _splits(self, weights: np.ndarray, groups: np.ndarray | None, rng: np.random.RandomState) -> list[Split] | None:
+        """Return the splits that networks take in turn, None for random ones."""
+        if not self.early_stopping:
+            return None
+        by_group = GroupShuffleSplit(self.n_estimators, test_size=self.validation_fraction, random_state=rng)
+        return splits(self.cv, by_group, groups, weights, rng)
 
     def to(self, device: torch.device | str) -> Self:
         """Move the fitted model to a device, where it then predicts."""
@@ -184,6 +206,7 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
         facts = {
             "networks": str(self._ensemble.n_estimators),
             "factor on scales": f"{self._recalibration.scale_factor:.4g}",
+            "factor on the spread of means": f"{self._recalibration.spread_factor:.4g}",
             "weight of the wide component": f"{self._recalibration.tail_weight:.4g}",
         }
         return html.of_regressor(self.n_features_in_, facts, self.loss_curve_, "epoch")
@@ -216,6 +239,7 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
         check_number("learning_rate", self.learning_rate, positive=True)
         check_number("weight_decay", self.weight_decay)
         check_number("min_scale", self.min_scale, positive=True)
+        check_cv(self.cv)
         check_number("validation_fraction", self.validation_fraction, positive=True)
         if self.validation_fraction >= 1:
             raise ValueError(f"validation_fraction must be < 1; got {self.validation_fraction!r}.")

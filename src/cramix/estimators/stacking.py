@@ -21,10 +21,12 @@ from cramix.estimators.inputs import Form, read_sample_weight
 from cramix.estimators.pooling import pool_weights
 from cramix.estimators.recalibration import Recalibration, recalibrate
 from cramix.estimators.regressor import MixtureRegressor
+from cramix.estimators.splits import Split, check_cv, group_arguments, n_groups, read_groups, splits, with_cv
 from cramix.mixture import NormalMixture
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin, clone
+    from sklearn.model_selection import GroupKFold
     from sklearn.utils import _safe_indexing, check_random_state
     from sklearn.utils.validation import check_is_fitted
 except ImportError:
@@ -35,22 +37,25 @@ except ImportError:
 # With fewer rows none are held out, and all regressors have the same weight.
 _MIN_ROWS = 20
 # Folds are held out in turn until there are this many held-out rows; at most so many folds.
-_ENOUGH, _MAX_FOLDS = 200, 4
+_ENOUGH, _MAX_FOLDS = 200, 8
 
 
 @dataclass(eq=False, repr=False)  # estimators equal only themselves; scikit-learn prints them
 class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
     """A regressor that predicts the mixture of what several regressors predict, by default trees and networks.
 
-    Their weights are those with the least CRPS of held-out rows, by regressors fitted to the other rows. Scales and
-    tails of the mixture are then recalibrated by the same rows: a mixture of calibrated predictions is too wide. All
-    regressors are also fitted to all rows. Of fewer than 1,000 rows, two to four folds are held out in turn. For one
-    target. A row of weight 2 counts as two equal rows, if it does for all of them.
+    Their weights are those with the least CRPS of held-out rows, by regressors fitted to the other rows. The mixture is
+    then recalibrated by the same rows: a mixture of calibrated predictions is too wide. All regressors are also fitted
+    to all rows. Of fewer than 2,000 rows, two to eight folds are held out in turn. For one target. A row of weight 2
+    counts as two equal rows, if it does for all of them.
 
     Args:
         estimators: regressors with a method `predict_dist`; None for a `MixtureBoostingRegressor` and a
             `MixtureRegressor`.
         validation_fraction: fraction of the rows to hold out at a time; none of fewer than 20 rows.
+        cv: how to hold rows out, if not at random: a splitter of scikit-learn, such as `GroupKFold()` or
+            `TimeSeriesSplit()`, a list of pairs of indices, or a number of random folds. A splitter is also for
+            regressors whose `cv` is None.
         random_state: a seed or a `numpy.random.RandomState`, also for regressors that have none of their own.
 
     Attributes:
@@ -70,11 +75,17 @@ class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
 
     estimators: Sequence[Any] | None = None
     _: KW_ONLY
-    validation_fraction: float = 0.2
+    validation_fraction: float = 0.1
+    cv: Any = None
     random_state: Any = None
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to features `(n, f)` and targets `(n,)`, with weights `(n,)` of any positive sum."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
+        """Fit to features `(n, f)` and targets `(n,)`, with weights `(n,)` of any positive sum.
+
+        Rows of one of the `groups`, `(n,)`, such as a patient or overlapping windows, are held out together; also by
+        regressors whose `fit` takes groups.
+        """
+        check_cv(self.cv)
         check_number("validation_fraction", self.validation_fraction, positive=True)
         if self.validation_fraction >= 1:
             raise ValueError(f"validation_fraction must be < 1; got {self.validation_fraction!r}.")
@@ -83,20 +94,19 @@ class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         weights = read_sample_weight(sample_weight, torch.from_numpy(np.array(x))).numpy()
         X = X if isinstance(X, Tensor) or column_names(X) is not None else x
         rng = check_random_state(self.random_state)
-        regressors = [_seeded(regressor, rng) for regressor in self._regressors()]
-        self.estimators_ = [clone(regressor).fit(X, targets, weights) for regressor in regressors]
+        regressors = [with_cv(_seeded(regressor, rng), self.cv) for regressor in self._regressors()]
+        members = read_groups(groups, len(x))
+        self.estimators_ = [_fitted(regressor, X, targets, weights, members) for regressor in regressors]
         self.weights_ = np.full(len(regressors), 1 / len(regressors))
         self._recalibration = Recalibration()
-        order, first = ordered(x, targets, weights)
-        if len(first) >= _MIN_ROWS:
+        found = self._splits(x, targets, weights, members, rng)
+        if found:
             parts: list[list[NormalMixture]] = []
             held_out = []
-            for is_held_out in self._folds(first, len(order), rng):
-                seen, unseen = order[~is_held_out], order[is_held_out]
+            for seen, unseen in found:
                 parts.append(
                     [
-                        clone(regressor)
-                        .fit(_safe_indexing(X, seen), targets[seen], weights[seen])
+                        _fitted(regressor, X, targets, weights, members, seen)
                         .predict_dist(_safe_indexing(X, unseen))
                         .to(torch.float64)
                         for regressor in regressors
@@ -105,21 +115,40 @@ class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
                 held_out.append(unseen)
             predictions = [_joined(same) for same in zip(*parts, strict=True)]
             rows = np.concatenate(held_out)
-            y_held_out, w_held_out = (torch.from_numpy(part[rows]) for part in (targets, weights / weights.mean()))
+            counts = weights * (len(ordered(x, targets, weights)[1]) / weights.sum())  # of distinct rows
+            y_held_out, w_held_out = (torch.from_numpy(part[rows]) for part in (targets, counts))
             share = pool_weights(predictions, y_held_out, w_held_out)
             self.weights_ = share.numpy()
             self._recalibration = recalibrate(_pool(predictions, share), y_held_out, w_held_out)
         self._target_shape = ()
         return self
 
+    def _splits(
+        self, x: np.ndarray, y: np.ndarray, weights: np.ndarray, groups: np.ndarray | None, rng: np.random.RandomState
+    ) -> list[Split]:
+        """Return the rows to fit and the rows to hold out in turn; none of few rows."""
+        if self.cv is None and groups is None:
+            order, first = ordered(x, y, weights)
+            masks = self._folds(first, len(order), rng) if len(first) >= _MIN_ROWS else ()
+            return [(order[~is_held_out], order[is_held_out]) for is_held_out in masks]
+        n_folds = max(2, min(round(1 / self.validation_fraction), n_groups(groups, weights)))
+        by_group = GroupKFold(n_folds, shuffle=True, random_state=rng)
+        found = splits(self.cv, by_group, groups, weights, rng) or []
+        return found if self.cv is not None else found[: self._n_folds(int((weights > 0).sum()) // n_folds)]
+
     def _folds(self, first: np.ndarray, n: int, rng: np.random.RandomState) -> Iterator[np.ndarray]:
         """Yield which of n sorted rows to hold out; equal rows, which begin at `first`, stay together."""
         size = max(1, int(self.validation_fraction * len(first)))
-        n_folds = min(math.ceil(_ENOUGH / size), _MAX_FOLDS, len(first) // size)
+        n_folds = min(self._n_folds(size), len(first) // size)
         shuffled = rng.permutation(len(first))
         for i in range(n_folds):
             chosen = np.isin(np.arange(len(first)), shuffled[i * size : (i + 1) * size])
             yield np.repeat(chosen, np.diff(np.r_[first, n]))
+
+    @staticmethod
+    def _n_folds(size: int) -> int:
+        """Return how many folds of this size are held out in turn."""
+        return min(math.ceil(_ENOUGH / max(1, size)), _MAX_FOLDS)
 
     def _regressors(self) -> list[Any]:
         if self.estimators is None:
@@ -145,6 +174,16 @@ class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = all(r.__sklearn_tags__().input_tags.allow_nan for r in self._regressors())
         return tags
+
+
+def _fitted(
+    regressor: Any, X: Any, y: np.ndarray, weights: np.ndarray, groups: np.ndarray | None, rows: Any = None
+) -> Any:
+    """Return a copy of a regressor, fitted to some of the rows."""
+    if rows is not None:
+        X, y, weights = _safe_indexing(X, rows), y[rows], weights[rows]
+        groups = None if groups is None else groups[rows]
+    return clone(regressor).fit(X, y, weights, **group_arguments(regressor, groups))
 
 
 def _pool(predictions: Sequence[NormalMixture], weights: Tensor) -> NormalMixture:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cramix.distance.operands import Mixture
 from cramix.estimators.ensemble import Ensemble
+from cramix.estimators.splits import Split
 from cramix.fitting import Step
 from cramix.loss import energy_score, nll_loss
 from cramix.nn.output_crps import crps_of_outputs
@@ -72,6 +74,7 @@ class TrainingOptions:
     validation_fraction: float  # 0 holds no rows out
     patience: int
     progress: Callable[[Step], None] | None = None
+    splits: list[Split] | None = None  # None holds random rows out
 
 
 def train(
@@ -82,9 +85,14 @@ def train(
     Return the rows that each network did not see, `(E, m)` indices, and the mean loss of the networks after each epoch.
     """
     n, started = len(rows.x), perf_counter()
-    n_held_out = int(options.validation_fraction * n) if n >= _MIN_ROWS else 0
-    order = torch.stack([torch.randperm(n, generator=generator) for _ in range(ensemble.n_estimators)])
-    held_out, seen = order[:, :n_held_out], order[:, n_held_out:]
+    if options.splits is None:
+        n_held_out = int(options.validation_fraction * n) if n >= _MIN_ROWS else 0
+        order = torch.stack([torch.randperm(n, generator=generator) for _ in range(ensemble.n_estimators)])
+        held_out, seen = order[:, :n_held_out], order[:, n_held_out:]
+    else:
+        in_turn = [options.splits[i % len(options.splits)] for i in range(ensemble.n_estimators)]
+        seen, held_out = (_of_equal_length(sides, generator) for sides in zip(*in_turn, strict=True))
+        n_held_out = held_out.shape[1]
     n_batches = max(1, round(seen.shape[1] / options.batch_size))
     curve: list[float] = []
     for stage, loss in enumerate(options.stages):
@@ -109,6 +117,13 @@ def train(
                 break
         best.restore()
     return held_out, curve
+
+
+def _of_equal_length(sides: Iterable[np.ndarray], generator: torch.Generator) -> Tensor:
+    """Return indices of rows in random order, `(E, m)`; rows of shorter lists come again."""
+    index = [torch.from_numpy(side)[torch.randperm(len(side), generator=generator)] for side in sides]
+    longest = max(map(len, index))
+    return torch.stack([rows.repeat(-(-longest // len(rows)))[:longest] for rows in index])
 
 
 def _one_cycle(steps: int) -> Iterator[float]:

@@ -80,13 +80,14 @@ def grow(
     options: GrowthOptions,
     seed: int,
     score_weights: np.ndarray | None = None,
+    seen: Sequence[np.ndarray] | None = None,
 ) -> tuple[list[Trees], list[float]]:
     """Grow the trees of all members, one round each in turn; return them, and the mean score after each round.
 
-    Member i learns from the rows that are not in `folds[i]`. Rounds stop when the mean score of all folds has not
-    improved for a while, and the members keep the number of rounds with the best score, in which rows have the weights
-    `score_weights` if these are given. Folds without rows mean that nothing is held out: then all rounds are run, and
-    kept, and scores are those of the rows learned from.
+    Member i learns from the rows that are not in `folds[i]`, or from `seen[i]`. Rounds stop when the mean score of all
+    folds has not improved for a while, and the members keep the number of rounds with the best score, in which rows
+    have the weights `score_weights` if these are given. Folds without rows mean that nothing is held out: then all
+    rounds are run, and kept, and scores are those of the rows learned from.
     """
     lightgbm = require("lightgbm", "MixtureBoostingRegressor needs LightGBM. Use: pip install 'cramix[trees]'")
     started = perf_counter()
@@ -109,12 +110,12 @@ def grow(
     holds_out = len(folds[0]) > 0
     members = []
     for i, fold in enumerate(folds):
-        seen = np.setdiff1d(everyone, fold, assume_unique=True)
-        booster = lightgbm.Booster({**params, "seed": seed + i}, whole.subset(seen.tolist()).construct())
+        learned = np.setdiff1d(everyone, fold, assume_unique=True) if seen is None else seen[i]
+        booster = lightgbm.Booster({**params, "seed": seed + i}, whole.subset(learned.tolist()).construct())
         if holds_out:
             booster.add_valid(whole.subset(fold.tolist()).construct(), "held out")
-        scored = fold if holds_out else seen
-        rows = y[seen], w[seen], y[scored], counts[scored]
+        scored = fold if holds_out else learned
+        rows = y[learned], w[learned], y[scored], counts[scored]
         members.append(_Member(booster, objective, *rows, options.learning_rate, holds_out))
     total = sum(member.score_weight for member in members)
     best, best_round, curve = math.inf, 0, []

@@ -28,4 +28,7 @@ def in_coordinates(
     weights, means = mixture.weights.to(dtype), mixture.means.to(dtype).unsqueeze(-1)
     if mixture.is_empirical:
         return MultivariateNormalMixture.from_samples(means, weights)
-    return MultivariateNormalMixture(weights, means, Spherical(mixture.scales.to(dtype).square()), validate_args=False)
+    variances = Spherical(mixture.scales.to(dtype).square())
+    result = MultivariateNormalMixture(weights, means, variances, validate_args=False)
+    result._validate_args = mixture._validate_args  # the parameters are valid, but values may not be
+    return result

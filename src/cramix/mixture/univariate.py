@@ -323,7 +323,9 @@ class NormalMixture(Mixture):
     def _at_levels(self, name: str, level: Any, interval: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Check levels `(*sample, *batch)`, and return them with the parameters, all of one dtype."""
         level = as_tensor(name, level, self.means)
-        check_broadcast("Levels are (*sample, *batch).", **{name: level.shape}, mixture=self.batch_shape)
+        each = (*level.shape, *(1,) * len(self.batch_shape))
+        cure = f"Levels are (*sample, *batch): for the same levels of each mixture use shape {each}."
+        check_broadcast(cure, **{name: level.shape}, mixture=self.batch_shape)
         if self._validate_args and readable(level):
             check_within(name, level, interval)
         parameters = {"weights": self.weights, "means": self.means, "scales": self.scales}
