@@ -69,7 +69,7 @@ if WINDY.rpartition(":")[2] not in gymnasium.registry:
     )
 
 
-def plan(part: str, steps: int = 300_000, seeds: int = 10) -> list[Run]:
+def plan(part: str, steps: int = 300_000, seeds: int = 10, first_seed: int = 0) -> list[Run]:
     """Return the runs of a part of `PARTS`, seed by seed.
 
     Example:
@@ -79,7 +79,7 @@ def plan(part: str, steps: int = 300_000, seeds: int = 10) -> list[Run]:
     env, ways = PARTS[part]
     return [
         Run(env, algo, steps, seed, settings=settings, label=name)
-        for seed in range(seeds)
+        for seed in range(first_seed, first_seed + seeds)
         for name, (algo, settings) in ways.items()
     ]
 
@@ -94,6 +94,7 @@ def main(
     minutes: Annotated[float, typer.Option(help="Time limit; runs that cannot end before it do not start.")] = 23.0,
     steps: Steps = 300_000,
     seeds: Annotated[int, typer.Option(help="Seeds of each way of learning.", min=1)] = 10,
+    first_seed: Annotated[int, typer.Option(help="The first of them.", min=0)] = 0,
     episodes: Episodes = 100,
 ) -> None:
     """Train as many runs of the queue as the time allows, calibrate and evaluate them."""
@@ -104,7 +105,8 @@ def main(
         print("No C++ compiler: updates run uncompiled, which is slower.", flush=True)
     for name in part or ():
         check_choice("part", name, PARTS)
-    queue = _Queue([run for name in part or PARTS for run in plan(name, steps, seeds)], out, 60 * minutes, episodes)
+    runs = [run for name in part or PARTS for run in plan(name, steps, seeds, first_seed)]
+    queue = _Queue(runs, out, 60 * minutes, episodes)
     for name, result in run_queue(_land, queue.choose, workers, 60 * minutes):
         queue.finish(name, result)
     left = ", ".join(queue.running) or "none"

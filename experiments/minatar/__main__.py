@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m experiments.minatar", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
-        ("tune", f"Train every algorithm on {TUNED_ON} at several learning rates."),
+        ("tune", f"Train every algorithm on {TUNED_ON} at several learning rates, added to those in the files."),
         ("train", "Train every algorithm on all games at its chosen learning rate."),
     ):
         command = commands.add_parser(name, help=text, description=text)
@@ -135,9 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     compiles = torch.device(options.device).type == "cuda" and not options.no_compile
     if torch.device(options.device).type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
-        torch._dynamo.config.recompile_limit = 64  # a game is compiled for every population
     plan, labels, seed = _plan(options)
-    jobs = [Job(options.name or options.command, plan, labels)]
+    jobs = [Job(options.name or options.command, plan, labels, merge=options.command == "tune")]
     beside = options.beside if options.command == "train" else ()
     jobs += [Job(name, *_plan(argparse.Namespace(**{**vars(options), **BESIDE[name]}))[:2]) for name in beside]
     found = train(

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from experiments.minatar.games import GAMES
 from experiments.minatar.games.game import SIZE, Environments
+from experiments.population.device import Branches
 
 # Of the game with the most; the channels that a game does not have are empty.
 CHANNELS = max(game.channels for game in GAMES.values())
@@ -38,7 +39,7 @@ class Arcade:
         self.screens = torch.zeros(runs, envs, CHANNELS, SIZE, SIZE, dtype=torch.bool, device=device)
         self.rewards = torch.zeros(runs, envs, device=device)
         self.terminal = torch.zeros(runs, envs, dtype=torch.bool, device=device)
-        self._streams = [torch.cuda.Stream(device) for _ in games] if device.type == "cuda" else None
+        self._branches = Branches(len(games), device)
 
     def reset(self, uniform: Tensor) -> None:
         """Start new episodes; `sum(draws)` uniform numbers."""
@@ -54,17 +55,12 @@ class Arcade:
         """
         by_game = actions.view(self.shape).movedim(1, 0)
         for i, draws in enumerate(uniform.split(self.draws)):
-            if self._streams is None:
-                self._step(i, by_game[i], draws)
-                continue
-            self._streams[i].wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._streams[i]):
+            with self._branches.fork(i):
                 self._step(i, by_game[i], draws)
 
     def join(self) -> None:
         """Let the current stream wait for the games."""
-        for stream in self._streams or ():
-            torch.cuda.current_stream().wait_stream(stream)
+        self._branches.join()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that a checkpoint must hold, by name."""

@@ -47,7 +47,7 @@ def compare_with_cpu(device: torch.device, *, compile: bool = False) -> None:
     draws = uniform(sum(both[0].learner.draws.values()))
     for population, chosen, x in zip(both, selection, draws, strict=True):
         population.memory.add_screens(population.arcade.screens)
-        population.learner.update(population.memory, chosen.view(rows), x)
+        population.learner.differentiate(population.memory, chosen.view(rows), x)
     expected, found = (population.learner.gradient.cpu() for population in both)
     for name, part in both[0].learner.parts.items():
         error = ((expected[part] - found[part]).norm(dim=1) / expected[part].norm(dim=1)).max().item()

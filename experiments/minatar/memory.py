@@ -47,7 +47,7 @@ class Memory:
     """
 
     def __init__(self, runs: int, envs: int, size: int, gamma: float, n_steps: int, device: torch.device):
-        self.envs, self.slots, self.n_steps = envs, size // envs + n_steps, n_steps
+        self.envs, self.slots, self.n_steps, self.gamma = envs, size // envs + n_steps, n_steps, gamma
         shape = (runs, self.slots, envs)
         self.screens = torch.zeros(*shape, _CELLS, dtype=torch.bool, device=device)
         self.actions = torch.zeros(shape, dtype=torch.uint8, device=device)
@@ -56,9 +56,11 @@ class Memory:
         # The counters are tensors, so that a CUDA graph reads their current values.
         self.position = torch.zeros((), dtype=torch.long, device=device)
         self.filled = torch.zeros((), dtype=torch.long, device=device)
-        self._runs = torch.arange(runs, device=device).view(-1, 1, 1)
-        self._ahead = torch.arange(n_steps, device=device)
-        self._powers = gamma ** torch.arange(n_steps + 1, dtype=torch.float32, device=device)
+        self._words = self.screens.view(-1, _CELLS).view(torch.long)  # the same memory: eight cells are copied at once
+        # Of steps, counted over all environments of all runs: the first of each run, and those after a given one.
+        self._ring = self.slots * envs
+        self._first = self._ring * torch.arange(runs, device=device).view(-1, 1, 1)
+        self._ahead = envs * torch.arange(n_steps + 1, device=device)
 
     def add_screens(self, screens: Tensor) -> None:
         """Store the current screens, `(runs, envs, channels, 10, 10)`."""
@@ -75,24 +77,20 @@ class Memory:
         """Return a batch for every run, selected by uniform numbers `(runs, batch)`; `add_screens` was called last."""
         count = (self.filled - self.n_steps + 1) * self.envs
         chosen = torch.minimum((uniform.double() * count).long(), count - 1)
-        env = (chosen % self.envs).unsqueeze(-1)
-        oldest = self.position - self.filled
-        first = (oldest + torch.div(chosen, self.envs, rounding_mode="floor")).unsqueeze(-1)
-        steps = (self._runs * self.slots + (first + self._ahead) % self.slots) * self.envs + env  # (runs, batch, n)
-        rewards, ended = (x.view(-1)[steps] for x in (self.rewards, self.terminal))
-        going = torch.cat([torch.ones_like(ended[..., :1]), ~ended[..., :-1]], -1).long().cumprod(-1)
-        after = (self._runs * self.slots + (first + self.n_steps) % self.slots) * self.envs + env
-        return Transitions(
-            self._screens(steps[..., 0]),
-            self.actions.view(-1)[steps[..., 0]].long(),
-            (going * self._powers[:-1] * rewards).sum(-1),
-            self._screens(after[..., 0]),
-            self._powers[-1] * ~ended.any(-1),
-        )
+        chosen = chosen + (self.position - self.filled) * self.envs  # the first are the oldest
+        steps = self._first + (chosen.unsqueeze(-1) + self._ahead) % self._ring
+        *during, after = steps.unbind(-1)
+        rewards = [self.rewards.view(-1)[step] for step in during]
+        goes_on = [~self.terminal.view(-1)[step] for step in during]
+        total, discount = rewards[-1], self.gamma * goes_on[-1]
+        for reward, going in zip(rewards[-2::-1], goes_on[-2::-1], strict=True):
+            total, discount = reward + self.gamma * going * total, self.gamma * going * discount
+        actions = self.actions.view(-1)[during[0]].long()
+        return Transitions(self._screens(during[0]), actions, total, self._screens(after), discount)
 
     def _screens(self, index: Tensor) -> Tensor:
-        rows = self.screens.view(-1, _CELLS).index_select(0, index.flatten())
-        return rows.view(*index.shape, CHANNELS, SIZE, SIZE)
+        rows = self._words.index_select(0, index.flatten())
+        return rows.view(torch.bool).view(*index.shape, CHANNELS, SIZE, SIZE)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that a checkpoint must hold, by name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -101,25 +101,76 @@ def patches(screens: Tensor) -> Tensor:
     return pad(rows.float(), (0, _INPUTS - CHANNELS * _PATCH**2))
 
 
-def convolution(trunks: Sequence[Layers], inputs: Tensor) -> list[Tensor]:
-    """Return the maps `(runs, members, batch, 64 * filters)` of trunks for the result of `patches`, in one product."""
+def activate(products: Tensor, bias: Tensor, trunks: int, members: int) -> tuple[Tensor, ...]:
+    """Return the maps `(runs, members, batch, 64 * filters)` of each trunk, see `convolution`."""
+    maps = (products + bias).relu()  # (runs, batch * 64, trunks * members * filters)
+    each = maps.unflatten(2, (trunks, members, -1)).unflatten(1, (-1, _PLACES))
+    return each.permute(3, 0, 4, 1, 2, 5).flatten(4).unbind()
+
+
+def convolution(
+    trunks: Sequence[Layers], inputs: Tensor, activate: Callable[..., tuple[Tensor, ...]] = activate
+) -> tuple[Tensor, ...]:
+    """Return the maps `(runs, members, batch, 64 * filters)` of each trunk, without gradient, in one product.
+
+    Args:
+        trunks: the parameters.
+        inputs: the result of `patches`.
+        activate: the function of this name, which may be compiled.
+    """
     weights, biases = zip(*(trunk["convolution"] for trunk in trunks), strict=True)
-    members, filters = weights[0].shape[1], weights[0].shape[-1]
     weight, bias = (torch.cat([x.transpose(1, 2).flatten(2) for x in parts], 2) for parts in (weights, biases))
-    maps = torch.baddbmm(bias, inputs, weight).relu()  # (runs, batch * 64, trunks * members * filters)
-    each = maps.unflatten(2, (-1, members, filters)).unflatten(1, (-1, _PLACES))
-    return [x.permute(0, 3, 1, 2, 4).flatten(3) for x in each.unbind(3)]
+    return activate(inputs @ weight, bias, len(trunks), weights[0].shape[1])
 
 
 def hidden(trunk: Layers, maps: Tensor) -> Tensor:
-    """Return the features `(runs, members, batch, hidden)` of the result of `convolution`."""
+    """Return the features `(runs, members, batch, hidden)` of the result of `convolution`, without gradient."""
     weight, bias = trunk["hidden"]
-    return (maps @ weight + bias).relu()
+    return _product(maps, weight).add_(bias).relu_()
 
 
 def features(trunk: Layers, inputs: Tensor) -> Tensor:
-    """Return the features `(runs, members, batch, hidden)` of the result of `patches`."""
+    """Return the features `(runs, members, batch, hidden)` of the result of `patches`, without gradient."""
     return hidden(trunk, convolution([trunk], inputs)[0])
+
+
+def backpropagate(
+    trunk: Layers, inputs: Tensor, maps: Tensor, features: Tensor, slopes: Tensor, gradient: Layers
+) -> None:
+    """Compute the gradients of a trunk; they are written by hand to where they belong, which saves a copy.
+
+    Args:
+        trunk: the parameters.
+        inputs: the result of `patches`.
+        maps: the result of `convolution`.
+        features: the result of `hidden`.
+        slopes: derivatives with respect to the features, of their shape.
+        gradient: takes the derivatives with respect to the parameters.
+    """
+    slopes = _through_relu(slopes, features)
+    of_maps = _through_relu(_product(slopes, trunk["hidden"][0].mT), maps)
+    of_places = of_maps.unflatten(3, (_PLACES, -1)).flatten(2, 3)  # (runs, members, batch * 64, filters)
+    for member in range(slopes.shape[1]):
+        for name, x, dy in (
+            ("hidden", maps[:, member], slopes[:, member]),
+            ("convolution", inputs, of_places[:, member]),
+        ):
+            weight, bias = (g[:, member] for g in gradient[name])
+            torch.bmm(x.mT, dy, out=weight)
+            torch.sum(dy, 1, keepdim=True, out=bias)
+
+
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    """Return `x @ weight` of runs and members; `matmul` would copy the weights of several members."""
+    y = x.new_empty(*x.shape[:-1], weight.shape[-1])
+    for member in range(x.shape[1]):
+        torch.bmm(x[:, member], weight[:, member], out=y[:, member])
+    return y
+
+
+def _through_relu(slopes: Tensor, result: Tensor) -> Tensor:
+    """Return derivatives with respect to the argument of a ReLU from those with respect to its result."""
+    return torch.ops.aten.threshold_backward(slopes, result, 0)
 
 
 def _aligned(count: int) -> int:

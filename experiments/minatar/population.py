@@ -12,11 +12,11 @@ from experiments.minatar.games.game import ACTIONS
 from experiments.minatar.learner import Learner
 from experiments.minatar.memory import Memory
 from experiments.minatar.settings import Plan
-from experiments.population.device import Recorded
+from experiments.population.device import Branches, Recorded
 
 
 class Population:
-    """All runs of a plan on one device. On a GPU a step is one CUDA graph, and the games run beside the update.
+    """All runs of a plan on one device. On a GPU a step is one CUDA graph, and agents act beside the update.
 
     Args:
         plan: the runs and their settings.
@@ -52,6 +52,7 @@ class Population:
         self._uniform = torch.zeros(sum(self._sizes), device=device)
         self._draw()
         self.arcade.reset(self._parts()[0])
+        self._acting = Branches(1, device)
         self._explore = Recorded(lambda: self._step(learns=False), device, self.generator)
         self._learn = Recorded(lambda: self._step(learns=True), device, self.generator)
 
@@ -86,13 +87,14 @@ class Population:
         self._draw()
         of_games, explores, others, selection, of_returns = self._parts()
         self.memory.add_screens(self.arcade.screens)
-        shape = self.actions.shape
-        best = self.learner.values(self.arcade.screens).argmax(-1)
-        random = (others.view(shape) * ACTIONS).long().clamp_(max=ACTIONS - 1)
-        self.actions.copy_(torch.where(explores.view(shape) < self._exploration_rate(), random, best))
-        self.arcade.step(self.actions, of_games)
+        with self._acting.fork(0):
+            self._act(explores, others)
+            self.arcade.step(self.actions, of_games)
         if learns:
-            self.learner.update(self.memory, selection.view(shape[0], -1), of_returns)
+            self.learner.differentiate(self.memory, selection.view(len(self.actions), -1), of_returns)
+        self._acting.join()
+        if learns:
+            self.learner.descend()  # not before the agents have acted
         self.arcade.join()
         rewards, terminal = self.arcade.rewards, self.arcade.terminal
         self.memory.add_results(self.actions, rewards, terminal)
@@ -100,6 +102,13 @@ class Population:
         self.finished.add_(torch.stack([(self.running * terminal).sum(1), terminal.sum(1)]))
         self.running.mul_(~terminal)
         self.count.add_(1)
+
+    def _act(self, explores: Tensor, others: Tensor) -> None:
+        """Choose actions by two uniform numbers for each environment: whether it explores, and the random action."""
+        shape = self.actions.shape
+        best = self.learner.values(self.arcade.screens).argmax(-1)
+        random = (others.view(shape) * ACTIONS).long().clamp_(max=ACTIONS - 1)
+        self.actions.copy_(torch.where(explores.view(shape) < self._exploration_rate(), random, best))
 
     def _exploration_rate(self) -> Tensor:
         s = self.plan.settings

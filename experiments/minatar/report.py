@@ -13,7 +13,7 @@ from cramix.plot.figure import COLOURS, require_matplotlib
 from experiments.minatar import results
 from experiments.minatar.games import GAMES
 from experiments.minatar.results import Point, Result, chosen_rates
-from experiments.minatar.settings import ALGORITHMS, RATES, TUNED_ON, Settings
+from experiments.minatar.settings import ALGORITHMS, DEFAULT, RATES, TUNED_ON, Settings
 from experiments.statistics import (
     Interval,
     aggregate_iqm,
@@ -70,11 +70,15 @@ def write_page(folder: Path, page: Path) -> None:
         folder: of the CSV files.
         page: its figures are written beside it.
     """
-    introduction, heading, atari = _INTRODUCTION.read_text().format(**_values()).rstrip().partition("## Atari")
+    tuning = _read(folder / "tune.csv")
+    rows = [row for name in FILES for row in _read(folder / f"{name}.csv")]
+    template = _INTRODUCTION.read_text().format(**_values(tuning))
+    introduction, heading, atari = template.rstrip().partition("## Atari")
     text = [introduction.rstrip()]
-    if (folder / "tune.csv").exists():
-        text.append(_tuning(results.read(folder / "tune.csv", Result)))
-    rows = [row for name in FILES if (folder / f"{name}.csv").exists() for row in _read(folder / f"{name}.csv")]
+    if rows:
+        text.append(_time(rows))
+    if tuning:
+        text.append(_tuning(tuning))
     if rows:
         random = _read(folder / "random.csv")
         games = [game for game in GAMES if game != TUNED_ON and any(row.game == game for row in rows)]
@@ -98,12 +102,36 @@ def write_page(folder: Path, page: Path) -> None:
 
 
 def _read(path: Path) -> list[Result]:
-    return results.read(path, Result)
+    return results.read(path, Result) if path.exists() else []
 
 
-def _values() -> dict[str, object]:
+def _values(tuning: Sequence[Result]) -> dict[str, object]:
     """Return the settings that the introduction names."""
-    return {**vars(Settings()), "tuned_on": TUNED_ON, "rates": ", ".join(f"{rate:g}" for rate in RATES)}
+    rates = sorted({row.learning_rate for row in tuning} or RATES)
+    steps = max((row.steps for row in tuning), default=Settings.steps)
+    return {
+        **vars(Settings()),
+        "tuned_on": TUNED_ON,
+        "rates": ", ".join(f"{rate:g}" for rate in rates),
+        "tune": "tune" if steps == Settings.steps else f"tune --steps {steps}",
+    }
+
+
+def _time(rows: Sequence[Result]) -> str:
+    """Return how long training took, and what is to be known of runs that stopped early."""
+    first, s = rows[0], Settings()
+    each = 1000 * first.seconds * s.envs / first.steps
+    text = (
+        f"The {first.together} runs of `train` took {first.seconds / 60:.0f} minutes on an NVIDIA H200, "
+        f"or {each:.1f} ms for a step of all of them with its update, compilation included."
+    )
+    stopped = min(row.steps for row in rows)
+    if stopped < s.steps:
+        text += f" They stopped at {stopped:,} of the {s.steps:,} steps, at a time limit, and were evaluated there."
+    if stopped < s.steps and any(row.label == "gmdqn-default" for row in rows):
+        rate = 1 - (1 - DEFAULT["final_learning_rate"]) * stopped / s.steps
+        text += f" The learning rate of `gmdqn-default` had fallen to {100 * rate:.0f} % of its initial value."
+    return text
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -118,15 +146,21 @@ def _tuning(rows: Sequence[Result]) -> str:
     for name in [name for name in ALGORITHMS if name in chosen]:
         cells = []
         for rate in rates:
-            mean = np.mean([row.score for row in rows if (row.algorithm, row.learning_rate) == (name, rate)])
-            cells.append(f"**{mean:.1f}**" if rate == chosen[name] else f"{mean:.1f}")
+            scores = [row.score for row in rows if (row.algorithm, row.learning_rate) == (name, rate)]
+            mean = f"{np.mean(scores):.1f}" if scores else ""
+            cells.append(f"**{mean}**" if rate == chosen[name] else mean)
         lines.append([f"`{name}`", *cells])
-    seeds, steps = len({row.seed for row in rows}), rows[0].steps
-    return (
+    seeds = len({row.seed for row in rows})
+    steps = " or ".join(f"{n:,}" for n in sorted({row.steps for row in rows}))
+    text = (
         f"## Learning rates\n\nMean score on {TUNED_ON} of {seeds} seeds, which are not those of the comparison, after "
-        f"{steps:,} steps. The best, in bold, is used in all games.\n\n"
+        f"{steps} steps. The best, in bold, is used in all games.\n\n"
         + _table(["algorithm", *(f"{rate:g}" for rate in rates)], lines)
     )
+    highest = [f"`{name}`" for name in chosen if chosen[name] == rates[-1]]
+    if highest:
+        text += f"\n\nThe highest rate is the best for {', '.join(highest)}; still higher ones could be better."
+    return text
 
 
 def _text(x: Interval, digits: int = 2) -> str:

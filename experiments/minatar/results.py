@@ -88,6 +88,13 @@ def write(path: str | Path, rows: Iterable[Row], kind: type[Row]) -> None:
         raw.write(("\n".join(lines) + "\n").encode())
 
 
+def merge(path: str | Path, rows: Sequence[Row], kind: type[Row]) -> None:
+    """Write rows to a file, after those that it holds of other runs."""
+    mine = {_run(row) for row in rows}
+    others = [row for row in read(path, kind) if _run(row) not in mine] if Path(path).exists() else []
+    write(path, [*others, *rows], kind)
+
+
 def read(path: str | Path, kind: type[Row]) -> list:
     """Read the rows of a file."""
     kinds = {f.name: {"str": str, "int": int, "float": float}[str(f.type)] for f in fields(kind)}
@@ -104,6 +111,10 @@ def chosen_rates(rows: Sequence[Result]) -> dict[str, float]:
     means = {key: sum(x) / len(x) for key, x in scores.items()}
     names = dict.fromkeys(algorithm for algorithm, _ in means)
     return {name: max((key for key in means if key[0] == name), key=lambda key: means[key])[1] for name in names}
+
+
+def _run(row: Row) -> tuple[str, str, str, int]:
+    return row.label, _text(row.learning_rate), row.game, row.seed
 
 
 def _text(x: object) -> str:

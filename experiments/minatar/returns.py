@@ -44,16 +44,17 @@ class Distribution(NamedTuple):
         index = actions[:, None, :, None, None]
 
         def pick(x: Tensor) -> Tensor:
-            return x[..., 0, :] if x.shape[-2] == 1 else torch.take_along_dim(x, index, -2)[..., 0, :]
+            if x.shape[-2] > 1:
+                x = x.gather(-2, index.expand(*x.shape[:-2], 1, x.shape[-1]))
+            return x.squeeze(-2)
 
         return Distribution(*(None if x is None else pick(x) for x in self))  # type: ignore[arg-type]
 
     def joined(self) -> Distribution:
         """Return the mixture `(runs, 1, batch, members * k)` of all members `(runs, members, batch, k)`."""
-        members = self.means.shape[1]
-        parts = (self.weights / members, self.means, self.scales)
-        joined = (x.expand_as(self.means).transpose(1, 2).flatten(2).unsqueeze(1) for x in parts)
-        return Distribution(*joined)
+        weights, means, scales = torch.broadcast_tensors(*self[:3])
+        parts = (weights / weights.shape[1], means, scales)
+        return Distribution(*(x.transpose(1, 2).flatten(2).unsqueeze(1) for x in parts))
 
     def affine(self, loc: Tensor, scale: Tensor) -> Distribution:
         """Return the distribution of `loc + scale * X`; both are `(runs, batch)`."""
@@ -66,8 +67,8 @@ class Distribution(NamedTuple):
 
     def mixture(self) -> NormalMixture:
         """Return the mixtures as a value."""
-        weights, scales = self.weights.expand_as(self.means), self.scales.expand_as(self.means)
-        return NormalMixture(weights, self.means, scales, validate_args=False)
+        weights, means, scales = torch.broadcast_tensors(*self[:3])
+        return NormalMixture(weights, means, scales, validate_args=False)
 
 
 class Returns(ABC):
@@ -187,7 +188,8 @@ class CategoricalReturns(Returns):
         logits = self._linear(layers, "logits", features)
         step = (self.high - self.low) / (self.atoms - 1)
         support = self.low + step * torch.arange(self.atoms, device=logits.device)
-        return Distribution(logits.softmax(-1), support.expand_as(logits), support.new_zeros(1, 1, 1, 1, 1), logits)
+        support = support.view(1, 1, 1, 1, -1)
+        return Distribution(logits.softmax(-1), support, torch.zeros_like(support), logits)
 
     def loss(self, prediction: Distribution, target: Distribution) -> Tensor:  # noqa: D102
         assert prediction.extra is not None

@@ -13,7 +13,7 @@ ALGORITHMS = ("gmdqn", "nll", "qrdqn", "c51", "iqn", "ddqn")
 # The game on which learning rates are chosen, and the seeds, which differ from those of the comparison.
 TUNED_ON = "breakout"
 FIRST_TUNING_SEED = 100
-RATES = (3e-5, 1e-4, 3e-4, 1e-3)
+RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,13 @@ class Job(NamedTuple):
         name: of the files of its results.
         plan: the runs and their settings.
         labels: names of algorithms in the results, if they differ.
+        merge: whether files of results keep the rows of other runs.
     """
 
     name: str
     plan: Plan
     labels: dict[str, str] | None = None
+    merge: bool = False
 
 
 def train(
@@ -104,6 +106,7 @@ class _Training:
 
     def __init__(self, job: Job, population: Population, out: Path, state: Path | None):
         self.job, self.population, self.out = job, population, out
+        self._write = results.merge if job.merge else results.write
         self.path = None if state is None else Path(state) / f"{job.name}.pt"
         progress = Progress() if self.path is None else checkpoint.restore(self.path, population)
         self.seconds, self.curve = progress.seconds, [Point(*row) for row in progress.curve]
@@ -145,7 +148,7 @@ class _Training:
             replace(row, seconds=seconds, together=together)
             for row in _evaluated(self.population, self.runs, self.curve, max_steps)
         ]
-        results.write(self.out / f"{self.job.name}.csv", found, Result)
+        self._write(self.out / f"{self.job.name}.csv", found, Result)
         if self.path is not None:
             self.path.unlink(missing_ok=True)
         _log(f"{len(found)} runs of {self.population.steps} steps in {seconds:.0f} s; wrote {self.job.name}.csv")
@@ -158,7 +161,7 @@ class _Training:
             Point(*run, step, mean, int(count))
             for run, mean, count in zip(self.runs, means.tolist(), counts.tolist(), strict=True)
         ]
-        results.write(self.out / f"{self.job.name}_curves.csv", self.curve, Point)
+        self._write(self.out / f"{self.job.name}_curves.csv", self.curve, Point)
         _log(f"{self.job.name}, {step} steps: mean training return {torch.nanmean(means).item():.2f}")
 
 

@@ -1,12 +1,15 @@
-"""Asynchronous work on a device: CUDA graphs, and tensors mirrored in host memory."""
+"""Asynchronous work on a device: CUDA graphs, parallel streams, and tensors mirrored in host memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
+
+_RECOMPILE_LIMIT = 64
 
 
 class Recorded:
@@ -39,9 +42,45 @@ class Recorded:
         if self.generator is not None:
             graph.register_generator_state(self.generator)
         torch.cuda.synchronize(self.device)
-        with torch.cuda.graph(graph):
+        # Its own stream: matrix products of one stream share a workspace, and graphs may be replayed in parallel.
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream(self.device)):
             self._returned = self.function()
         return graph
+
+
+class Branches:
+    """Work that may run in parallel, in a stream for each branch of a GPU; on other devices it runs in order.
+
+    A tensor that a branch reads must be kept until `join`. One that it creates must not be used outside the branch:
+    results are copied to tensors that were there before.
+
+    Args:
+        count: number of branches.
+        device: of the work.
+    """
+
+    def __init__(self, count: int, device: torch.device):
+        cuda = device.type == "cuda"
+        self._streams = [torch.cuda.Stream(device) if cuda else None for _ in range(count)]
+
+    def fork(self, i: int) -> AbstractContextManager[None]:
+        """Return a context for the work of a branch, which begins after the work so far of the current stream."""
+        stream = self._streams[i]
+        if stream is not None:
+            stream.wait_stream(torch.cuda.current_stream())
+        return torch.cuda.stream(stream)  # does nothing without a stream
+
+    def join(self) -> None:
+        """Let the current stream wait for all branches, each of which must have been forked."""
+        for stream in self._streams:
+            if stream is not None:
+                torch.cuda.current_stream().wait_stream(stream)
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function compiled anew for each combination of shapes, of which a process may need dozens."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _RECOMPILE_LIMIT)
+    return torch.compile(function, dynamic=False)
 
 
 class Mirror:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import conv2d
 
 from cramix.rl import ALGORITHMS as AGENTS
 from cramix.rl.agents.implicit import ImplicitReturns
@@ -158,28 +159,71 @@ def test_memory_returns_what_happened(n_steps, steps):
     assert seen == expected  # every step that is complete, and no other
 
 
-def test_an_update_is_a_step_of_adam_on_the_mean_loss_of_each_run():
-    p = plan(("gmdqn", "qrdqn"), max_grad_norm=0.05)
+def trained(p):
+    """Return a population after some updates, and random numbers for the next one."""
     population = Population(p, CPU)
     for _ in range(55):
         population.step()
-    learner = population.learner
-    before = learner.online.clone()
-    selection, uniform = torch.rand(8, 32), torch.rand(0)
     population.memory.add_screens(population.arcade.screens)
-    losses = learner.losses(population.memory, selection, uniform)
-    leaf = learner._online["trunk"]["hidden"][0]
-    slope = torch.autograd.grad(losses.sum(), leaf)[0]
-    alone = torch.autograd.grad(learner.losses(population.memory, selection, uniform)[5], leaf)[0]
-    torch.testing.assert_close(alone[5], slope[5])
+    draws = sum(population.learner.draws.values())
+    return population, torch.rand(len(p.runs), p.settings.batch_size), torch.rand(draws)
+
+
+def losses_of(learner, rows, batch, uniform):
+    """Return the loss of every run as a plain function of its parameters, with `torch.nn.functional.conv2d`."""
+    layout, s = learner.layout, learner.plan.settings
+    online, target = layout.views(rows), layout.views(learner.target)
+
+    def features_of(trunk, screens):
+        (weight, bias), (weight_2, bias_2) = trunk["convolution"], trunk["hidden"]
+        kernels = weight[:, :, :90].mT.unflatten(3, (10, 3, 3))
+        maps = [
+            [conv2d(screens[i].float(), kernels[i, m], bias[i, m, 0]).relu() for m in range(s.members)]
+            for i in range(len(rows))
+        ]
+        flat = torch.stack([torch.stack(x) for x in maps]).permute(0, 1, 2, 4, 5, 3).flatten(3)  # places, then filters
+        return (flat @ weight_2 + bias_2).relu()
+
+    now, following = features_of(online["trunk"], batch.screens), features_of(online["trunk"], batch.next_screens)
+    after = features_of(target["trunk"], batch.next_screens)
+    losses = []
+    for (name, part), draws in zip(learner.parts.items(), uniform.split(list(learner.draws.values())), strict=True):
+        returns = layout.returns[name]
+        mine, theirs = draws.view(2, *now[part].shape[:-1], -1) if len(draws) else (None, None)
+        best = returns.distribution(online[name], following[part]).mean().mean(1).argmax(-1)
+        goal = returns.distribution(target[name], after[part], theirs).select(best).joined()
+        goal = goal.affine(batch.rewards[part], batch.discounts[part])
+        prediction = returns.distribution(online[name], now[part], mine).select(batch.actions[part])
+        losses.append(returns.loss(prediction, goal).mean(-1).sum(-1))
+    return torch.cat(losses)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_gradients_are_those_of_the_mean_loss_of_each_run(members):
+    population, selection, uniform = trained(plan(members=members, n_steps=2 * members - 1))
+    learner = population.learner
+    learner.gradient.fill_(0.0)
+    learner.differentiate(population.memory, selection, uniform)
+    rows = learner.online.clone().requires_grad_()
+    losses = losses_of(learner, rows, population.memory.draw(selection), uniform)
+    expected = torch.autograd.grad(losses.sum(), rows, retain_graph=True)[0]
+    for name, part in learner.parts.items():
+        error = (learner.gradient[part] - expected[part]).norm(dim=1) / expected[part].norm(dim=1)
+        assert error.max() < 1e-4, name
+    alone = torch.autograd.grad(losses[5], rows)[0]
     assert alone[:5].abs().max() == alone[6:].abs().max() == 0  # runs do not mix
-    fresh = Learner(p, CPU, torch.Generator().manual_seed(0))
-    fresh.online.copy_(before)
-    fresh.target.copy_(learner.target)
-    reference = nn.Parameter(before.clone())
+
+
+def test_an_update_is_a_step_of_adam():
+    population, selection, uniform = trained(plan(("gmdqn", "qrdqn"), max_grad_norm=0.05))
+    fresh = Learner(population.plan, CPU, torch.Generator().manual_seed(0))
+    fresh.online.copy_(population.learner.online)
+    fresh.target.copy_(population.learner.target)
+    reference = nn.Parameter(fresh.online.clone())
     adam = torch.optim.Adam([reference], 1e-3, eps=SMALL.adam_eps)
     for _ in range(3):
-        fresh.update(population.memory, selection, uniform)
+        fresh.differentiate(population.memory, selection, uniform)
+        fresh.descend()
         norm = fresh.gradient.norm(dim=1, keepdim=True)
         assert (norm > 0.05).any()
         reference.grad = fresh.gradient * (0.05 / norm).clamp(max=1)
@@ -249,7 +293,12 @@ def test_the_best_learning_rate_of_each_algorithm_is_chosen():
 def test_a_command_tunes_and_trains(tmp_path, capsys):
     common = ["--steps", "480", "--buffer", "400", "--hidden", "8", "--device", "cpu", "--max-steps", "20"]
     common += ["--out", str(tmp_path), "--algorithm", "ddqn", "--seeds", "1"]
+    main(["tune", *common, "--rate", "1e-3"])
     main(["tune", *common, "--rate", "1e-3", "1e-4"])
+    main(["tune", *common, "--rate", "3e-3"])
+    for name, kind in (("tune", Result), ("tune_curves", Point)):
+        rates = [row.learning_rate for row in results.read(tmp_path / f"{name}.csv", kind)]
+        assert all(3 * rates.count(rate) == len(rates) for rate in (1e-3, 1e-4, 3e-3))  # every run once
     main(["train", *common, "--rates", str(tmp_path / "tune.csv"), "--game", "asterix"])
     assert "ddqn-8" in capsys.readouterr().out
     (row,) = results.read(tmp_path / "train.csv", Result)
@@ -308,13 +357,19 @@ def test_the_page_states_what_the_intervals_support(tmp_path):
         for seed in range(10)
     ]
     points = [Point(x.label, 1e-3, x.game, x.seed, step, x.score, 3) for x in rows for step in (100, 200)]
+    tuning = [row("gmdqn", 1e-3, 1.0), row("gmdqn", 1e-4, 2.0), row("ddqn", 1e-3, 3.0)]
     results.write(tmp_path / "train.csv", rows, Result)
     results.write(tmp_path / "train_curves.csv", points, Point)
-    results.write(tmp_path / "tune.csv", [row("gmdqn", 1e-3, 1.0), row("gmdqn", 1e-4, 2.0)], Result)
+    results.write(tmp_path / "tune.csv", tuning, Result)
     results.write(tmp_path / "random.csv", [row("random", 0.0, 0.5, game) for game in games], Result)
     write_page(tmp_path, tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     assert "| `gmdqn` | **2.0** | 1.0 |" in page
+    assert "| `ddqn` |  | **3.0** |" in page
+    assert "The highest rate is the best for `ddqn`;" in page
+    assert "chosen from 0.0001, 0.001 on" in page
+    assert "stopped at 1 of the 1,000,000 steps" in page
+    assert "learning rate of `gmdqn-default` had" not in page
     assert "is better than `ddqn`; level with `qrdqn`." in page
     assert "Over asterix, seaquest; breakout" in page
     assert (tmp_path / "page.png").stat().st_size > 1000

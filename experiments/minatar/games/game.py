@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from experiments.population.device import compiled
+
 # Named tensors `(envs, ...)`: all that a game remembers.
 State = dict[str, Tensor]
 
@@ -69,7 +71,7 @@ class Environments:
         self.draws = 1 + game.step_draws + game.reset_draws
         self.state: State = {}
         self.last_action = torch.zeros(count, dtype=torch.long, device=device)
-        self._advance = torch.compile(advance, dynamic=False) if compile else advance
+        self._advance = compiled(advance) if compile else advance
 
     def reset(self, uniform: Tensor) -> Tensor:
         """Start new episodes and return the screens; uniform numbers are `(envs, draws)`, as for `step`."""
