@@ -1,6 +1,6 @@
-"""GMDQN against sb3-contrib's QR-DQN and Stable-Baselines3's DQN: updates and environment steps per second.
+"""GMDQN against Stable-Baselines3's DQN and sb3-contrib's QR-DQN: updates and environment steps per second.
 
-All have the paper's network and batch size, and take turns in one process on one thread. Results go to
+All have the same network and batch size, and take turns in one process on one thread. Results go to
 benchmarks/reinforcement.md.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import sb3_contrib
 import stable_baselines3
 import torch
-from harness import Page, machine, report, take_turns
+from harness import TURNS, Page, machine, report, take_turns
 
 import cramix
 from cramix.rl import GMDQN, QRDQN, DistributionalDQN
@@ -23,6 +23,7 @@ from cramix.rl import GMDQN, QRDQN, DistributionalDQN
 RESULTS = Path(__file__).parent / "reinforcement.md"
 ENV, NETWORK, BATCH, WARM_UP = "LunarLander-v3", [128, 128], 64, 1000
 UPDATES, STEPS, ACTIONS = 50, 200, 100
+BASELINES = ("Stable-Baselines3 DQN", "sb3-contrib QRDQN, 51 quantiles (as in docs/rl.md)")
 RISKS = ("mean", "cvar:0.25", "quantile:0.5", "expectile:0.3")
 
 
@@ -43,7 +44,7 @@ def theirs(algorithm: type, **policy: Any) -> Any:
     )
 
 
-def ours(algorithm: type[DistributionalDQN], compiled: bool, members: int = 1, **returns: Any) -> DistributionalDQN:
+def ours(algorithm: type[DistributionalDQN], compiled: bool = True, **settings: Any) -> DistributionalDQN:
     return algorithm(
         "MlpPolicy",
         ENV,
@@ -51,26 +52,27 @@ def ours(algorithm: type[DistributionalDQN], compiled: bool, members: int = 1, *
         buffer_size=100_000,
         learning_starts=WARM_UP,
         exploration_fraction=1e-3,
-        n_steps=1,
+        exploration_final_eps=0.01,
         device="cpu",
         seed=0,
         compile=compiled,
-        policy_kwargs={"net_arch": NETWORK, "members": members},
-        returns=returns,
+        **settings,
     )
 
 
 def contestants() -> dict[str, Any]:
+    single: dict[str, Any] = {"policy_kwargs": {"members": 1}, "n_steps": 1}
+    dqn, qrdqn = BASELINES
     return {
-        "sb3-contrib QRDQN, 200 quantiles (its default)": theirs(sb3_contrib.QRDQN),
-        "sb3-contrib QRDQN, 51 quantiles (as in docs/rl.md)": theirs(sb3_contrib.QRDQN, n_quantiles=51),
+        dqn: theirs(stable_baselines3.DQN),
         "sb3-contrib QRDQN, 9 quantiles (as many outputs as GMDQN)": theirs(sb3_contrib.QRDQN, n_quantiles=9),
-        "Stable-Baselines3 DQN": theirs(stable_baselines3.DQN),
-        "cramix QRDQN, 200 quantiles, compiled": ours(QRDQN, True, quantiles=200),
-        "cramix GMDQN, 3 components, eager": ours(GMDQN, False),
-        "cramix GMDQN, 3 components, compiled": ours(GMDQN, True),
-        "cramix GMDQN, 2 members (its default), eager": ours(GMDQN, False, members=2),
-        "cramix GMDQN, 2 members (its default), compiled": ours(GMDQN, True, members=2),
+        qrdqn: theirs(sb3_contrib.QRDQN, n_quantiles=51),
+        "sb3-contrib QRDQN, 200 quantiles (its default)": theirs(sb3_contrib.QRDQN),
+        "cramix QRDQN, 200 quantiles": ours(QRDQN, returns={"quantiles": 200}, **single),
+        "cramix GMDQN, 1 member": ours(GMDQN, **single),
+        "cramix GMDQN (2 members, 3-step returns)": ours(GMDQN),
+        "cramix GMDQN, trained by CVaR": ours(GMDQN, risk="cvar:0.25"),
+        "cramix GMDQN, not compiled": ours(GMDQN, compiled=False),
     }
 
 
@@ -104,10 +106,10 @@ def acting() -> list[str]:
     return rows
 
 
-def per_second(times: dict[str, list[float]], baselines: list[str], count: int) -> list[str]:
+def per_second(times: dict[str, list[float]], count: int) -> list[str]:
     """Return the rows of `report` with rates instead of times, and the ratios to each baseline side by side."""
-    ratios = [[row.split("|")[3].strip() for row in report(times, baseline)] for baseline in baselines]
-    rows = []
+    ratios = [[row.split("|")[3].strip() for row in report(times, baseline)] for baseline in BASELINES]
+    rows = ["| algorithm | per second | relative to DQN | relative to 51 quantiles |", "|---|---|---|---|"]
     for (name, seconds), *speeds in zip(times.items(), *ratios, strict=True):
         rows.append(f"| {name} | {count / sorted(seconds)[len(seconds) // 2]:.0f} | {' | '.join(speeds)} |")
     return rows
@@ -120,9 +122,11 @@ def main() -> None:
         [
             "# Q-learning: speed",
             "",
-            f"{ENV}, network {NETWORK}, batch {BATCH}, one thread, one update per environment step. The algorithms "
-            "take turns in one process. Ratios are relative to QRDQN of sb3-contrib: medians over turns (smallest "
-            "to largest). Double Q-learning evaluates the network once more per update than QR-DQN and DQN. "
+            f"{ENV}, network {NETWORK}, batch {BATCH}, one thread, one update per environment step; algorithms of "
+            "cramix are compiled unless it says otherwise. They all take turns in one process. Ratios are speeds "
+            "relative to DQN of Stable-Baselines3 and QRDQN of sb3-contrib: medians over turns (smallest to largest). "
+            "Per update, double Q-learning evaluates the network once more than they do, for each of its members. A "
+            "step of the environment takes longer on the ground, so whole runs differ by what agents do. "
             "`python benchmarks/reinforcement.py`.",
             "",
             machine(cramix, torch, stable_baselines3, sb3_contrib, gymnasium),
@@ -132,15 +136,10 @@ def main() -> None:
     models = contestants()
     for model in models.values():
         model.learn(WARM_UP + 100, log_interval=None)
-    names = list(models)
-    learner = take_turns({name: updates(model) for name, model in models.items()}, turns=7)
-    whole = take_turns({name: steps(model) for name, model in models.items()}, turns=7)
-    for title, times, count in (("Updates", learner, UPDATES), ("Environment steps of a whole run", whole, STEPS)):
-        head = [
-            "| algorithm | per second | relative to 200 quantiles | relative to 51 | relative to 9 |",
-            "|---|---|---|---|---|",
-        ]
-        page.add([f"## {title}", "", *head, *per_second(times, names[:3], count)])
+    learner = take_turns({name: updates(model) for name, model in models.items()}, turns=TURNS)
+    page.add(["## Updates", "", *per_second(learner, UPDATES)])
+    whole = take_turns({name: steps(model) for name, model in models.items()}, turns=TURNS)
+    page.add(["## Environment steps of a whole run", "", *per_second(whole, STEPS)])
 
 
 if __name__ == "__main__":

@@ -75,6 +75,17 @@ def batch(rows=8, seed=0):
     )
 
 
+def compile_with(monkeypatch, backend):
+    """Compile updates by another backend, which has no options of its own; all but inductor need no C++ compiler."""
+    compile_ = torch.compile
+
+    def compiled(function, options=None, **rest):
+        guards = {name: x for name, x in (options or {}).items() if name == "guard_filter_fn"}
+        return compile_(function, backend=backend, options=guards, **rest)
+
+    monkeypatch.setattr(torch, "compile", compiled)
+
+
 def same(one, two):
     """Whether two agents have the same numbers."""
     states = (model.policy.state_dict().values() for model in (one, two))

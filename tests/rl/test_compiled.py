@@ -7,11 +7,12 @@ import sys
 
 import pytest
 import torch
+from stable_baselines3.common.envs import FakeImageEnv
 from torch._dynamo.backends.common import aot_autograd
 
-from cramix.rl import ALGORITHMS
+from cramix.rl import ALGORITHMS, GMDQN
 from cramix.rl.learner import can_compile
-from tests.rl.learners import batch, learner
+from tests.rl.learners import batch, compile_with, learner
 
 # In a process of its own: what it guards against may end the process. On two threads, for one adds without atomics.
 # Kernels are kept in torch's cache, so that only the first run takes the time to compile them.
@@ -58,11 +59,21 @@ def test_no_algorithm_adds_at_indices(algo: str, monkeypatch: pytest.MonkeyPatch
         return graph.forward
 
     learn, *_ = learner(algo)
-    learn.compiled, compile_ = True, torch.compile
-    backend = aot_autograd(fw_compiler=look)
-    monkeypatch.setattr(torch, "compile", lambda f, **options: compile_(f, backend=backend, **options))
+    learn.compiled = True
+    compile_with(monkeypatch, aot_autograd(fw_compiler=look))
     learn.update(batch(), 0.1)
     assert learn.compiled
     assert any("addmm" in name for name in called)
     adding = ("index_put", "index_add", "scatter_add", "scatter_reduce", "embedding_dense_backward")
     assert not [name for name in called if any(word in name for word in adding)]
+
+
+def test_updates_from_images_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    compile_with(monkeypatch, "eager")
+    env = FakeImageEnv(screen_height=36, screen_width=36, n_channels=1)
+    model = GMDQN("CnnPolicy", env, learning_starts=20, buffer_size=50, batch_size=4, compile=True, device="cpu")
+    model.learn(24)
+    assert model.learner.compiled
+    screens = torch.randint(256, (3, 1, 36, 36), dtype=torch.uint8)
+    torch.testing.assert_close(model.q_net.preprocess(screens), screens / 255)

@@ -10,7 +10,7 @@ import torch
 
 from cramix.rl import ALGORITHMS, GMDQN
 from tests.rl.games import QUICK
-from tests.rl.learners import same
+from tests.rl.learners import compile_with, same
 
 COPIES = {
     "pickle": lambda model: pickle.loads(pickle.dumps(model)),
@@ -92,8 +92,7 @@ def test_another_policy_is_the_one_that_learns():
 @pytest.mark.slow
 @pytest.mark.parametrize("how", COPIES)
 def test_copies_of_compiled_models_learn_on(how, monkeypatch):
-    compile_ = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, **options: compile_(f, backend="aot_eager", **options))
+    compile_with(monkeypatch, "aot_eager")
     model = GMDQN("MlpPolicy", "CartPole-v1", seed=0, compile=True, **QUICK).learn(40)
     assert model.learner.compiled
     copied = COPIES[how](model)

@@ -15,7 +15,7 @@ from cramix.rl import ALGORITHMS
 from cramix.rl.objective import METRICS
 from cramix.rl.replay import Transitions
 from cramix.rl.risk import parse_risk
-from tests.rl.learners import ACTIONS, STATES, Stepper, batch, learner, network, policy
+from tests.rl.learners import ACTIONS, STATES, Stepper, batch, compile_with, learner, network, policy
 
 
 def metrics(values):
@@ -201,8 +201,7 @@ def test_compiled_and_eager_updates_agree(algo, monkeypatch):
         graphs.append(graph)
         return aot_eager(graph, inputs)
 
-    compile_ = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, **options: compile_(f, backend=backend, **options))
+    compile_with(monkeypatch, backend)
     settings = {
         "fraction_learning_rate": 1e-2,
         "max_grad_norm": 0.5,
@@ -222,10 +221,57 @@ def test_compiled_and_eager_updates_agree(algo, monkeypatch):
 
 
 @pytest.mark.slow
+def test_compiled_updates_see_what_changes(monkeypatch):
+    compile_with(monkeypatch, "eager")
+    both = [learner("gmdqn", members=2, net_arch=(5,), optimizer_class=torch.optim.Adam) for _ in range(2)]
+    both[1][0].compiled = True
+
+    def agree(rows=8):
+        for p, q in zip(*(learn.policy.parameters() for learn, *_ in both), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(*(learn.update(batch(rows), 0.01) for learn, *_ in both))
+
+    agree()
+    agree(rows=16)
+    for change in (_other_unit, _other_risk, _other_norm, _other_numbers, _other_networks, _other_type):
+        for learn, *_ in both:
+            torch.manual_seed(1)
+            change(learn)
+        agree()
+        agree()
+    assert both[1][0].compiled
+
+
+def _other_unit(learn):
+    learn.policy.unit.fill_(3.0)
+
+
+def _other_risk(learn):
+    learn.policy.measure = parse_risk("cvar:0.3")
+
+
+def _other_norm(learn):
+    learn.max_grad_norm = 1e-3
+
+
+def _other_numbers(learn):
+    learn.policy.restart_returns()
+
+
+def _other_networks(learn):
+    made = learn.policy
+    made.q_net, made.q_net_target = made.make_q_net(), made.make_q_net().requires_grad_(False)
+    made.optimizer = made.make_optimizer(dict(made.q_net.named_parameters()), 1e-3)
+
+
+def _other_type(learn):
+    learn.policy.to(torch.float64)
+
+
+@pytest.mark.slow
 def test_many_learners_compile_in_one_program(monkeypatch):
     """More than the eight that the compiler allows for one piece of code."""
-    compile_ = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda f, **options: compile_(f, backend="eager", **options))
+    compile_with(monkeypatch, "eager")
     for width in range(2, 12):
         one, *_ = learner("ddqn", net_arch=(width,))
         one.compiled = True

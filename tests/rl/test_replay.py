@@ -72,6 +72,27 @@ def test_sums_of_rewards_by_a_loop(length, n_envs, n_steps):
         assert b.actions[i].item() == actions[t, env]
 
 
+@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("sparing", [False, True])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_transitions_are_the_samples_of_stable_baselines(n_envs, sparing, mapped):
+    space, actions = spaces.Dict({"place": PLACES}) if mapped else PLACES, spaces.Discrete(5, start=2)
+    told = story(60, n_envs)
+    found = []
+    for _ in range(2):
+        replay = Replay(
+            40 * n_envs, space, actions, "cpu", n_envs, sparing, not sparing, n_steps=3, gamma=GAMMA, seed=1
+        )
+        for t, (kinds, rewards, chosen) in enumerate(zip(*told[:3], strict=True)):
+            seen = [{"place": x} if mapped else x for x in (np.full((n_envs, 1), t), np.full((n_envs, 1), t + 1.0))]
+            infos = [{"TimeLimit.truncated": bool(kind == 2)} for kind in kinds]
+            replay.add(*seen, chosen + 2, rewards, kinds > 0, infos)
+        found.append(replay)
+    ours, theirs = found[0].transitions(50, None, 2), to_transitions(found[1].sample(50), GAMMA, 2)
+    for x, y in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(x, y, rtol=0, atol=0)
+
+
 def test_draws_have_the_types_that_networks_take():
     replay = memory()
     fill(replay, *story(10, 1))

@@ -32,7 +32,7 @@ from cramix.rl.network import ReturnNetwork, to_tensor
 from cramix.rl.objective import METRICS
 from cramix.rl.policy import CnnPolicy, MlpPolicy, MultiInputPolicy, ReturnPolicy
 from cramix.rl.progress import with_bar
-from cramix.rl.replay import Replay, returns_in, to_transitions
+from cramix.rl.replay import Replay, Transitions, returns_in, to_transitions
 from cramix.rl.returns import Returns
 from cramix.rl.risk import Risk, parse_risk
 from cramix.rl.settings import CHECKED, FIXED, check_names, check_setting
@@ -410,17 +410,21 @@ class DistributionalDQN(OffPolicyAlgorithm):
         self._update_learning_rate(self.policy.optimizer)
         self.policy.recalibration.clear()  # it belongs to the network before this update
         self.policy.set_training_mode(True)
-        metrics = []
-        for _ in range(gradient_steps):
-            samples = self.replay_buffer.sample(batch_size, env=self._vec_normalize_env)
-            batch = to_transitions(samples, self.gamma, self.policy.first_action)
-            metrics.append(self.learner.update(batch, self.max_grad_norm))
+        update, limit = self.learner.update, self.max_grad_norm
+        metrics = [update(self._sample(batch_size), limit) for _ in range(gradient_steps)]
         self._n_updates += gradient_steps
         self.logger.record("train/n_updates", self._n_updates, exclude="tensorboard")
         means = metrics[0] if len(metrics) == 1 else torch.stack(metrics).mean(0)
         unit = float(self.policy.unit)
         for name, value in zip(METRICS, means.tolist(), strict=True):
             self.logger.record(f"train/{name}", value * (unit if name in _SCALED_METRICS else 1.0))
+
+    def _sample(self, batch_size: int) -> Transitions:
+        buffer, env, first_action = self.replay_buffer, self._vec_normalize_env, self.policy.first_action
+        assert buffer is not None
+        if type(buffer) is Replay and "sample" not in vars(buffer):  # nobody has replaced the method
+            return buffer.transitions(batch_size, env, first_action)
+        return to_transitions(buffer.sample(batch_size, env=env), self.gamma, first_action)
 
     def _measure_unit(self) -> None:
         """Choose the unit of returns by those in the replay buffer: at the start, and again when they have grown."""

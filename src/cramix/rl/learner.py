@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
@@ -14,12 +14,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from cramix.rl.adam import take_step
 from cramix.rl.objective import Objective
 from cramix.rl.policy import ReturnPolicy
 from cramix.rl.replay import Transitions
 from cramix.torch_internals import lerp_all
 
 Gradients = dict[str, Tensor]
+# The other arguments of `_gradients` are networks and their parameters, of which only the numbers change.
+_CHANGING = ("objective", "batch", "unit", "max_grad_norm")
 
 
 class Learner:
@@ -38,9 +41,10 @@ class Learner:
         self._graph: Callable[..., tuple[Gradients, Tensor]] | None = None
 
         self._listed: tuple[Any, list[Gradients], list[list[Tensor]]] | None = None
+        self._objective: Objective | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_graph": None, "_listed": None}
+        return {**vars(self), "_graph": None, "_listed": None, "_objective": None}
 
     @property
     def is_new(self) -> bool:
@@ -50,7 +54,7 @@ class Learner:
     def update(self, batch: Transitions, max_grad_norm: float | None = None) -> Tensor:
         """Take one step at the learning rates of the optimiser, and return `METRICS` as one tensor."""
         metrics = self._compiled(batch, max_grad_norm) if self.compiled else self._eager(batch, max_grad_norm)
-        self.policy.optimizer.step()
+        take_step(self.policy.optimizer)
         return metrics
 
     def update_target(self, tau: float) -> None:
@@ -68,14 +72,19 @@ class Learner:
         if listed is None or listed[0] != key:
             names = [dict[str, Tensor](net.named_parameters()) for net in networks]
             listed = self._listed = (key, names, [list(net.buffers()) for net in networks])
+            self._graph, self._objective = None, None  # they are those of other networks
         return listed[1], listed[2]
 
-    def _objective(self) -> Objective:
-        online = self.policy.q_net
-        return Objective(online.returns, online.members, self.policy.measure)
+    def _loss(self) -> Objective:
+        """Return the objective of the policy, the same as before unless its measure has changed."""
+        if self._objective is None or self._objective.measure is not self.policy.measure:
+            online = self.policy.q_net
+            self._objective = Objective(online.returns, online.members, self.policy.measure)
+        return self._objective
 
     def _eager(self, batch: Transitions, max_grad_norm: float | None) -> Tensor:
-        policy, objective = self.policy, self._objective()
+        (online, _), _ = self._lists()
+        policy, objective = self.policy, self._loss()
         policy.set_training_mode(False)  # targets are not random, and leave statistics of normalisations alone
         with torch.no_grad():
             target = objective.target(policy.q_net, policy.q_net_target, batch, policy.unit)
@@ -83,23 +92,24 @@ class Learner:
         loss, metrics = objective.loss(policy.q_net(batch.observations), target, batch.actions)
         policy.optimizer.zero_grad()
         loss.backward()
-        parameters = [p for p in self._lists()[0][0].values() if p.grad is not None]
+        parameters = [p for p in online.values() if p.grad is not None]
         norm = get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
         if max_grad_norm is not None:
             clip_grads_with_norm_(parameters, max_grad_norm, norm, foreach=True)
         return torch.cat([norm.unsqueeze(0), metrics])
 
     def _compiled(self, batch: Transitions, max_grad_norm: float | None) -> Tensor:
-        policy, first = self.policy, self._graph is None
+        policy = self.policy
         if policy.has_statistics:
             return self._give_up("batch normalisation is not supported", batch, max_grad_norm)
-        # One graph for prediction, target, loss and gradient: in networks of this size, calls cost more than layers.
-        self._graph = self._graph or compiled(_gradients)
         (parameters, targets), _ = self._lists()
+        first = self._graph is None
+        # One graph for prediction, target, loss and gradient: in networks of this size, calls cost more than layers.
+        self._graph = self._graph or compiled(_gradients, _CHANGING, in_cpp=policy.unit.is_cpu)
         try:
             with torch.no_grad():
                 gradients, metrics = self._graph(
-                    self._objective(),
+                    self._loss(),
                     policy.q_net,
                     policy.q_net_target,
                     parameters,
@@ -174,12 +184,26 @@ def in_order(gradient: Tensor) -> Tensor:
     return gradient.contiguous()
 
 
-def compiled(function: Callable) -> Callable:
-    """Return a function compiled as one graph, or not at all: with graph breaks it is slower than uncompiled."""
+def compiled(function: Callable, changing: tuple[str, ...] | None = None, in_cpp: bool = False) -> Callable:
+    """Return a function compiled as one graph, or not at all: with graph breaks it is slower than uncompiled.
+
+    Args:
+        function: to compile.
+        changing: arguments that may differ between calls; None is all. Of the others only the numbers in tensors may,
+            because the compiler takes long to check the thousands of attributes of a network at every call.
+        in_cpp: whether the calls of kernels are compiled too, which takes some seconds more.
+    """
+
+    def checked(guards: Iterable[Any]) -> list[bool]:
+        return [not guard.name or any(name in guard.name for name in changing or ()) for guard in guards]
+
+    options: dict[str, Any] = {} if changing is None else {"guard_filter_fn": checked}
+    if in_cpp:
+        options["cpp_wrapper"] = True
     # The compiler caches its graphs with the code object of a function, tries all of them at each call, and gives up
     # after eight. Each learner gets a code object of its own, so that a process can have many.
     own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-    return torch.compile(own, dynamic=False, fullgraph=True)
+    return torch.compile(own, dynamic=False, fullgraph=True, options=options or None)
 
 
 def can_compile(device: torch.device) -> bool:
@@ -201,6 +225,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Tensor]
     for key, x in state.items():
         i, _, name = key.partition("/")
         states.setdefault(int(i), {})[name] = x
+    states = dict(sorted(states.items()))  # in the order of the parameters, as `take_step` needs them
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

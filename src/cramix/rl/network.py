@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.preprocessing import preprocess_obs
+from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
 from torch import Tensor, nn
 
@@ -90,6 +90,8 @@ class ReturnNetwork(BasePolicy):
             for key, kind in kinds.items()
             if isinstance(kind, spaces.Discrete)
         }
+        # Found once: the test reads all bounds of the space, which takes a while and cannot be compiled.
+        self._images = {key for key, kind in kinds.items() if a.normalize_images and is_image_space(kind)}
         self.features_extractor = a.features_extractor_class(self.observed, **a.features_extractor_kwargs)
         widths = [self.features_extractor.features_dim, *a.net_arch]
 
@@ -108,11 +110,14 @@ class ReturnNetwork(BasePolicy):
     def forward(self, observation: Observation) -> Parts:
         """Return the distributions `(batch, actions, k)` of observations `(batch, ...)`."""
         features = self.features_extractor(self.preprocess(observation))
-        parts = [member(features) for member in self.each]
-        if len(parts) == 1:
-            return parts[0]
-        stacked = Parts(*(torch.stack(x, -2) for x in zip(*(one.tensors() for one in parts), strict=True)))
-        return stacked.join_members()
+        outputs = [member[1].outputs(member[0](features)) for member in self.each]  # type: ignore[index]
+        if len(outputs) == 1:
+            return self.returns.parts(*outputs[0])
+        if torch.compiler.is_compiling():
+            parts = [self.returns.parts(*x).tensors() for x in outputs]
+            return Parts(*map(_stack_batch_last, zip(*parts, strict=True))).join_members()
+        # One call for all members, because calls cost more than arithmetic.
+        return self.returns.parts(*(torch.stack(x, -2) for x in zip(*outputs, strict=True))).join_members()
 
     def preprocess(self, observation: Observation) -> Any:
         """Return the input of the features extractor."""
@@ -147,9 +152,15 @@ class ReturnNetwork(BasePolicy):
         """Return an observation as Stable-Baselines3 does; the one-hot encoding is one that compiles."""
         dtype = self.each[0][-1].dtype  # type: ignore[index]
         if key not in self._choices:
-            return preprocess_obs(observation, space, normalize_images=self.normalize_images).to(dtype)  # type: ignore[union-attr]
+            values: Any = preprocess_obs(observation, space, normalize_images=False)
+            return (values / 255.0 if key in self._images else values).to(dtype)
         choices = torch.arange(*self._choices[key], device=observation.device)
         return (observation.long().unsqueeze(-1) == choices).to(dtype)
+
+
+def _stack_batch_last(each: Sequence[Tensor]) -> Tensor:
+    """Return `torch.stack(each, -2)` with the first axis the last in memory, as `ActionLinear` has it."""
+    return torch.stack([x.movedim(0, -1) for x in each], -3).movedim(-1, 0)
 
 
 def to_tensor(observation: Any, device: torch.device) -> Observation:

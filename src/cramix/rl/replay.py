@@ -156,49 +156,67 @@ class Replay(NStepReplayBuffer):
 
     def sample(self, batch_size: int, env: VecNormalize | None = None) -> Any:
         """Sample a batch; `env` is a `VecNormalize` whose statistics apply, or None."""
+        return self._get_samples(self._choose(batch_size), env)
+
+    def transitions(self, batch_size: int, env: VecNormalize | None = None, first_action: int = 0) -> Transitions:
+        """Sample a batch as `to_transitions(buffer.sample(...))` does, in half the time."""
+        observations, actions, after, terminated, rewards, powers = self._parts(self._choose(batch_size), env)
+        discounts = powers * (1 - terminated)
+        if first_action:
+            actions = actions - first_action
+        on = self._on_device
+        return Transitions(observations, on(actions), on(rewards), after, on(discounts))
+
+    def _choose(self, batch_size: int) -> np.ndarray:
+        """Return random steps."""
         if self.optimize_memory_usage and self.full:  # the observation of the oldest step was overwritten
-            choices = self.generator.integers(1, self.buffer_size, size=batch_size)
-            return self._get_samples((self.pos + choices) % self.buffer_size, env)
-        return self._get_samples(self.generator.integers(self.size(), size=batch_size), env)
+            return (self.pos + self.generator.integers(1, self.buffer_size, size=batch_size)) % self.buffer_size
+        return self.generator.integers(self.size(), size=batch_size)
 
     def _get_samples(self, batch_inds: np.ndarray, env: VecNormalize | None = None) -> Any:
-        batch = len(batch_inds)
-        j = self.generator.integers(self.n_envs, size=batch) if self.n_envs > 1 else np.zeros(batch, int)
-        rewards, last, steps = self._sums(batch_inds, j, env)
-        ends, ahead = last * self.n_envs + j, last
-        if self.optimize_memory_usage:
-            ahead = (last + 1) % self.buffer_size
-        after = self.observations if self.optimize_memory_usage else self.next_observations
-        terminated = self.dones.ravel().take(ends) * (1 - self.timeouts.ravel().take(ends))
+        observations, actions, after, *numbers = self._parts(batch_inds, env)
+        columns = [self._on_device(x[:, None]) for x in (actions, *numbers)]
         kind = DictReplayBufferSamples if isinstance(self.observations, dict) else ReplayBufferSamples
-        return kind(
-            observations=self._tensors(self.observations, batch_inds, j, env),
-            actions=self.to_torch(self.actions[batch_inds, j], copy=False),
-            next_observations=self._tensors(after, ahead, j, env),
-            dones=self.to_torch(terminated[:, None], copy=False),
-            rewards=self.to_torch(rewards[:, None], copy=False),
-            discounts=self.to_torch(_powers(self.gamma, self.n_steps).take(steps)[:, None], copy=False),
+        return kind(observations, columns[0], after, *columns[1:])
+
+    def _parts(self, steps: np.ndarray, env: VecNormalize | None) -> tuple[Any, ...]:
+        """Return the parts of samples in the order of Stable-Baselines3; those that are not observed as arrays."""
+        rows, n = steps, self.n_envs  # numbered over steps and environments
+        if n > 1:
+            rows = rows * n + self.generator.integers(n, size=len(rows))
+        rewards, last, count = self._sums(rows, env)
+        ahead, after = (last + n, self.observations) if self.optimize_memory_usage else (last, self.next_observations)
+        return (
+            self._tensors(self.observations, rows, env),
+            self.actions.take(rows).astype(np.int64, copy=False),
+            self._tensors(after, ahead, env),
+            self.dones.take(last, mode="wrap") * (1 - self.timeouts.take(last, mode="wrap")),
+            rewards,
+            _powers(self.gamma, self.n_steps).take(count),
         )
 
-    def _sums(
-        self, i: np.ndarray, j: np.ndarray, env: VecNormalize | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return discounted sums of rewards from step i of environment j, the last step of each, and their number."""
-        steps = (i[:, None] + np.arange(self.n_steps)) % self.buffer_size  # (batch, n_steps)
-        flat = steps * self.n_envs + j[:, None]
-        rewards = self._normalize_reward(self.rewards.ravel().take(flat), env)
-        over = (self.dones.ravel().take(flat) > 0) | (steps == (self.pos - 1) % self.buffer_size)
+    def _on_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def _sums(self, rows: np.ndarray, env: VecNormalize | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return discounted sums of rewards from each row, the row of the last reward (may wrap), and their number."""
+        n, ahead = self.n_envs, np.arange(self.n_steps)
+        steps = rows[:, None] + n * ahead  # (batch, n_steps)
+        rewards = self._normalize_reward(self.rewards.take(steps, mode="wrap"), env)
+        newest = (self.pos - 1 - rows // n) % self.buffer_size  # so many steps ahead
+        over = (self.dones.take(steps, mode="wrap") > 0) | (ahead == newest[:, None])
         going = ~np.logical_or.accumulate(over, axis=1)[:, :-1]  # whether the next step counts too
         count = 1 + going.sum(1)
         rewards[:, 1:] *= going
         total = rewards @ _powers(self.gamma, self.n_steps)[:-1]
-        return total.astype(np.float32, copy=False), (i + count - 1) % self.buffer_size, count
+        return total.astype(np.float32, copy=False), rows + n * (count - 1), count
 
-    def _tensors(self, arrays: Any, i: np.ndarray, j: np.ndarray, env: VecNormalize | None) -> Any:
+    def _tensors(self, arrays: Any, rows: np.ndarray, env: VecNormalize | None) -> Any:
         if env is not None:
-            chosen = {key: x[i, j] for key, x in arrays.items()} if isinstance(arrays, dict) else arrays[i, j]
-            return to_tensor(self._normalize_obs(chosen, env), self.device)
-        rows = i * self.n_envs + j
+            parts = (
+                {key: _take(x, rows) for key, x in arrays.items()} if isinstance(arrays, dict) else _take(arrays, rows)
+            )
+            return to_tensor(self._normalize_obs(parts, env), self.device)
         if isinstance(arrays, dict):
             return {key: _gather(x, rows, self.device) for key, x in arrays.items()}
         return _gather(arrays, rows, self.device)
@@ -295,16 +313,21 @@ def _store(arrays: Any, i: int, values: Any, key: str = "") -> None:
         raise ValueError(f"observations must be finite; got {wrong}{f' in {key}' if key else ''}. Fix the environment.")
 
 
+def _take(array: np.ndarray, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Return rows of an array `(steps, envs, ...)`, numbered over both axes, from the first again after the last."""
+    return array.reshape(-1, *array.shape[2:]).take(rows, 0, out=out, mode="wrap")
+
+
 def _gather(array: np.ndarray, rows: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return rows of an array `(steps, envs, ...)`, numbered over both axes, on a device.
+    """Return rows of an array as `_take` does, on a device.
 
     For a GPU they are collected in pinned memory, in their own type, so that the copy does not wait for the GPU.
     """
-    flat = array.reshape(-1, *array.shape[2:])
     if device.type != "cuda":
-        return torch.from_numpy(flat.take(rows, 0))
-    pinned = torch.empty((len(rows), *flat.shape[1:]), dtype=torch.from_numpy(flat[:0]).dtype, pin_memory=True)
-    flat.take(rows, 0, out=pinned.numpy(), mode="clip")  # the other modes go through a copy
+        return torch.from_numpy(_take(array, rows))
+    dtype = torch.from_numpy(array[:0]).dtype
+    pinned = torch.empty((len(rows), *array.shape[2:]), dtype=dtype, pin_memory=True)
+    _take(array, rows, pinned.numpy())
     return pinned.to(device, non_blocking=True)
 
 

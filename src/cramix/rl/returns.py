@@ -81,7 +81,12 @@ class ActionLinear(nn.Module):
         self.shared = nn.Linear(features, size) if dueling else None
 
     def forward(self, features: Tensor) -> Tensor:  # noqa: D102
-        each = self.actions(features).unflatten(-1, self.shape)
+        layer = self.actions
+        if torch.compiler.is_compiling():  # the batch is the last axis in memory, so that loops along it are vectorised
+            each = torch.addmm(layer.bias.unsqueeze(-1), layer.weight, features.T)
+            each = each.unflatten(0, self.shape).movedim(-1, 0)
+        else:
+            each = layer(features).unflatten(-1, self.shape)
         if self.shared is None:
             return each
         return self.shared(features).unsqueeze(-2) + each - each.mean(-2, keepdim=True)
@@ -130,6 +135,14 @@ class Returns(nn.Module, ABC):
     @abstractmethod
     def forward(self, features: Tensor) -> Parts:
         """Return the distributions of all actions; features are `(batch, features)`."""
+
+    def outputs(self, features: Tensor) -> tuple[Tensor, ...]:
+        """Return the tensors `(batch, actions, ...)` of which `parts` makes the distributions."""
+        return tuple(self(features).tensors())
+
+    def parts(self, *outputs: Tensor) -> Parts:
+        """Return the distributions `(*batch, k)` of outputs; it has no parameters, so that members can share it."""
+        return Parts(*outputs)
 
     @abstractmethod
     def loss(self, prediction: Parts, target: Parts) -> Tensor:

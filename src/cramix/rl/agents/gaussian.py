@@ -59,12 +59,18 @@ class GaussianReturns(Returns):
         self.values.shift(bias)
 
     def forward(self, features: Tensor) -> Parts:  # noqa: D102
-        means, raw_scales = self.values(features).chunk(2, -1)
+        return self.parts(*self.outputs(features))
+
+    def outputs(self, features: Tensor) -> tuple[Tensor, ...]:  # noqa: D102
+        return self.logits(features), self.values(features)
+
+    def parts(self, *outputs: Tensor) -> Parts:  # noqa: D102
+        logits, values = outputs
+        means, raw_scales = values.chunk(2, -1)
         positive = softplus if self.scales == "softplus" else torch.abs
-        parameters = mixture_parameters(
-            self.logits(features), means, raw_scales, min_scale=self.min_scale, positive=positive
+        return Parts(
+            *mixture_parameters(logits, means, raw_scales, min_scale=self.min_scale, positive=positive), raw_scales
         )
-        return Parts(*parameters, raw_scales)
 
     def penalty(self, prediction: Parts) -> Tensor:  # noqa: D102
         if self.scales == "softplus" or prediction.extra is None:
