@@ -13,7 +13,7 @@ from cramix.plot.figure import COLOURS, require_matplotlib
 from experiments.minatar import results
 from experiments.minatar.games import GAMES
 from experiments.minatar.results import Point, Result, chosen_rates
-from experiments.minatar.settings import ALGORITHMS, DEFAULT, RATES, TUNED_ON, Settings
+from experiments.minatar.settings import ALGORITHMS, DEFAULT, TUNED_ON, Settings
 from experiments.statistics import (
     Interval,
     aggregate_iqm,
@@ -78,7 +78,7 @@ def write_page(folder: Path, page: Path) -> None:
     if rows:
         text.append(_time(rows))
     if tuning:
-        text.append(_tuning(tuning))
+        text.append(_tuning(tuning, rows))
     if rows:
         random = _read(folder / "random.csv")
         games = [game for game in GAMES if game != TUNED_ON and any(row.game == game for row in rows)]
@@ -107,12 +107,10 @@ def _read(path: Path) -> list[Result]:
 
 def _values(tuning: Sequence[Result]) -> dict[str, object]:
     """Return the settings that the introduction names."""
-    rates = sorted({row.learning_rate for row in tuning} or RATES)
     steps = max((row.steps for row in tuning), default=Settings.steps)
     return {
         **vars(Settings()),
         "tuned_on": TUNED_ON,
-        "rates": ", ".join(f"{rate:g}" for rate in rates),
         "tune": "tune" if steps == Settings.steps else f"tune --steps {steps}",
     }
 
@@ -139,7 +137,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _tuning(rows: Sequence[Result]) -> str:
+def _tuning(rows: Sequence[Result], compared: Sequence[Result]) -> str:
     rates = sorted({row.learning_rate for row in rows})
     chosen = chosen_rates(rows)
     lines = []
@@ -154,12 +152,19 @@ def _tuning(rows: Sequence[Result]) -> str:
     steps = " or ".join(f"{n:,}" for n in sorted({row.steps for row in rows}))
     text = (
         f"## Learning rates\n\nMean score on {TUNED_ON} of {seeds} seeds, which are not those of the comparison, after "
-        f"{steps} steps. The best, in bold, is used in all games.\n\n"
-        + _table(["algorithm", *(f"{rate:g}" for rate in rates)], lines)
+        f"{steps} steps. The best is in bold.\n\n" + _table(["algorithm", *(f"{rate:g}" for rate in rates)], lines)
     )
     highest = [f"`{name}`" for name in chosen if chosen[name] == rates[-1]]
     if highest:
         text += f"\n\nThe highest rate is the best for {', '.join(highest)}; still higher ones could be better."
+    used = {row.label: row.learning_rate for row in compared}
+    others = [name for name in chosen if used.get(name, chosen[name]) != chosen[name]]
+    if others:
+        text += "\n\nThe comparison below was run before all of these rates were tried. " + " ".join(
+            f"In it `{name}` has a rate of {used[name]:g}, where {chosen[name]:g} would have been chosen: its results "
+            "could be better."
+            for name in others
+        )
     return text
 
 

@@ -37,7 +37,7 @@ except ImportError:
 # With fewer rows none are held out, and all regressors have the same weight.
 _MIN_ROWS = 20
 # Folds are held out in turn until there are this many held-out rows; at most so many folds.
-_ENOUGH, _MAX_FOLDS = 200, 8
+_ENOUGH, _MAX_FOLDS = 200, 4
 
 
 @dataclass(eq=False, repr=False)  # estimators equal only themselves; scikit-learn prints them
@@ -46,7 +46,7 @@ class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
 
     Their weights are those with the least CRPS of held-out rows, by regressors fitted to the other rows. The mixture is
     then recalibrated by the same rows: a mixture of calibrated predictions is too wide. All regressors are also fitted
-    to all rows. Of fewer than 2,000 rows, two to eight folds are held out in turn. For one target. A row of weight 2
+    to all rows. Of fewer than 1,000 rows, two to four folds are held out in turn. For one target. A row of weight 2
     counts as two equal rows, if it does for all of them.
 
     Args:
@@ -75,7 +75,7 @@ class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
 
     estimators: Sequence[Any] | None = None
     _: KW_ONLY
-    validation_fraction: float = 0.1
+    validation_fraction: float = 0.2
     cv: Any = None
     random_state: Any = None
 
