@@ -102,8 +102,11 @@ class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         found = self._splits(x, targets, weights, members, rng)
         if found:
             parts: list[list[NormalMixture]] = []
-            held_out = []
-            for seen, unseen in found:
+            held_out, counts = [], []
+            for seen, all_unseen in found:
+                order, first = ordered(x[all_unseen], targets[all_unseen], weights[all_unseen])
+                unseen = all_unseen[order[first]]  # equal rows are one row with the sum of their weights
+                counts.append(np.add.reduceat(weights[all_unseen][order], first))
                 parts.append(
                     [
                         _fitted(regressor, X, targets, weights, members, seen)
@@ -115,8 +118,8 @@ class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
                 held_out.append(unseen)
             predictions = [_joined(same) for same in zip(*parts, strict=True)]
             rows = np.concatenate(held_out)
-            counts = weights * (len(ordered(x, targets, weights)[1]) / weights.sum())  # of distinct rows
-            y_held_out, w_held_out = (torch.from_numpy(part[rows]) for part in (targets, counts))
+            w_rows = np.concatenate(counts)
+            y_held_out, w_held_out = torch.from_numpy(targets[rows]), torch.from_numpy(w_rows / w_rows.mean())
             share = pool_weights(predictions, y_held_out, w_held_out)
             self.weights_ = share.numpy()
             self._recalibration = recalibrate(_pool(predictions, share), y_held_out, w_held_out)
