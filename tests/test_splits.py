@@ -18,7 +18,7 @@ REGRESSORS = {
     "networks": NETWORKS,
     "trees": TREES,
     "stacking": MixtureStackingRegressor([TREES, NETWORKS], random_state=0),
-    "conformal": ConformalRegressor(TREES, random_state=0),
+    "conformal": ConformalRegressor(clone(TREES).set_params(max_iter=50), random_state=0),
 }
 
 
@@ -44,7 +44,7 @@ def coverage(model: Any, X: np.ndarray, y: np.ndarray) -> float:
     return float(np.mean((low <= y) & (y <= high)))
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) if name == "stacking" else name for name in REGRESSORS]
+SLOW = [name if name == "networks" else pytest.param(name, marks=pytest.mark.slow) for name in REGRESSORS]
 
 
 @pytest.mark.parametrize("name", SLOW)
