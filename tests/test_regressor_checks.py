@@ -16,15 +16,6 @@ MODELS = [
 ]
 
 
-def excused(estimator: object) -> dict[str, str]:
-    """Return the checks that cannot hold, with the reason."""
-    if not isinstance(estimator, ConformalRegressor):
-        return {}
-    return {
-        "check_sample_weight_equivalence_on_dense_data": "coverage is that of rows: a row of weight 2 is one row",
-    }
-
-
-@parametrize_with_checks(MODELS, expected_failed_checks=excused)
+@parametrize_with_checks(MODELS)
 def test_a_check_of_scikit_learn(estimator: MixtureRegressor, check: Callable[[MixtureRegressor], None]) -> None:
     check(estimator)

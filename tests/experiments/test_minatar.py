@@ -367,7 +367,7 @@ def test_the_page_states_what_the_intervals_support(tmp_path):
     assert "| `gmdqn` | **2.0** | 1.0 |" in page
     assert "| `ddqn` |  | **3.0** |" in page
     assert "The highest rate is the best for `ddqn`;" in page
-    assert "chosen from 0.0001, 0.001 on" in page
+    assert "In it `gmdqn` has a rate of 0.001, where 0.0001 would have been chosen" in page
     assert "stopped at 1 of the 1,000,000 steps" in page
     assert "learning rate of `gmdqn-default` had" not in page
     assert "is better than `ddqn`; level with `qrdqn`." in page
