@@ -477,6 +477,40 @@ def test_errors_end_all_threads(error: BaseException, where: str) -> None:
     assert rows.started < 50
 
 
+@pytest.mark.parametrize("first", ["reading", "computing"])
+@pytest.mark.parametrize("in_caller", [False, True])
+def test_the_error_is_that_of_the_first_bad_row_whatever_is_slow(first: str, in_caller: bool) -> None:
+    """Part 0 fails late, at its second batch, and all others at once."""
+
+    class SlowPart(_Part):
+        def read(self, rows: int, skip_bad: bool) -> Iterator[Batch]:
+            for number, batch in enumerate(super().read(rows, skip_bad)):
+                if (self.number, number) == (0, 1) and first == "reading":
+                    time.sleep(0.2)
+                    raise ValueError("part 0")
+                yield batch
+
+    def function(batches: Iterator[Batch]) -> Tensor:
+        batch = next(batches)
+        part = batch.position // position(1)
+        if batch.position == position(0, 10):
+            time.sleep(0.2)
+            raise ValueError("part 0")
+        if part > 0:
+            raise ValueError(f"part {part}")
+        return batch.rows.sum(0)
+
+    rows = Parts([100] * 20, workers=3)
+    rows.reads_in_caller = in_caller
+    original = rows.parts
+    rows.parts = lambda: (SlowPart(rows, p.number, p.start, p.end) for p in original())  # type: ignore[method-assign]
+    before = threading.active_count()
+    with pytest.raises(ValueError, match=r"^part 0$"):
+        rows.sum(function)
+    assert threading.active_count() == before
+    assert rows.started < 20  # it did not read on to the end
+
+
 def test_an_interrupt_ends_a_pass() -> None:
     """A signal, as Ctrl-C sends it, while threads compute and the caller waits for them."""
     code = """

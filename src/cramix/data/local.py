@@ -140,9 +140,11 @@ class _Ended(NamedTuple):
 
 
 class _Failed(NamedTuple):
-    """An error in a thread."""
+    """An error in a thread: at batch `number` of a part, or elsewhere if both are None."""
 
     error: BaseException
+    part: int | None = None
+    number: int | None = None
 
 
 class _NoMoreParts(NamedTuple):
@@ -150,16 +152,19 @@ class _NoMoreParts(NamedTuple):
 
 
 class _PartSum:
-    """The sum over the batches of a part, added in order."""
+    """The sum over the batches of a part, added in order, up to one that has failed."""
 
     def __init__(self) -> None:
+        self.failed: _Failed | None = None  # the first failure
         self.values: list[Any] = []  # at most one: the sum so far
         self.added = 0
         self.waiting: dict[int, Any] = {}
         self.batches: int | None = None  # unknown while the part is read
 
     def add(self, number: int, value: Any) -> int:
-        """Add a value when its turn comes; return how many were added."""
+        """Add a value when its turn comes; return how many were added or dropped."""
+        if self.failed is not None and number > self.failed.number:  # type: ignore[operator]
+            return 1
         self.waiting[number] = value
         before = self.added
         while self.added in self.waiting:
@@ -168,8 +173,22 @@ class _PartSum:
             self.added += 1
         return self.added - before
 
+    def fail(self, failed: _Failed) -> int:
+        """Note a failure; return how many batches will not be added any more."""
+        assert failed.number is not None
+        if self.failed is None or failed.number < self.failed.number:  # type: ignore[operator]
+            self.failed = failed
+        dropped = [number for number in self.waiting if number > failed.number]
+        for number in dropped:
+            del self.waiting[number]
+        return len(dropped)
+
     def complete(self) -> bool:
         return self.added == self.batches
+
+    def error(self) -> BaseException | None:
+        """Return the error of the first failure once all batches before it are added."""
+        return self.failed.error if self.failed is not None and self.failed.number == self.added else None
 
 
 class _Pass(Generic[S]):
@@ -179,6 +198,9 @@ class _Pass(Generic[S]):
     caller adds up what comes back. Two semaphores bound the memory: one counts batches that are read, computed or
     waiting to be added, the other one parts that are not yet added. The first batch that is missing in a sum is always
     among those counted, so nobody waits for ever.
+
+    An error is raised when everything before it is added, so that it is that of the first bad row, whatever the threads
+    do. Batches after it in its part are dropped.
     """
 
     def __init__(self, source: LocalSource, function: Function[S], progress: Progress | None, strict: bool) -> None:
@@ -250,7 +272,11 @@ class _Pass(Generic[S]):
                 while True:
                     self._acquire(self.free_batches)
                     yield
-                    batch = next(batches, None)
+                    try:
+                        batch = next(batches, None)
+                    except Exception as error:
+                        self.news.put(_Failed(error, index, number))
+                        return
                     if batch is None:
                         self.free_batches.release()
                         break
@@ -274,7 +300,10 @@ class _Pass(Generic[S]):
             torch.set_num_threads(1)
             with torch.set_grad_enabled(self.grad):
                 while (task := self.tasks.get()) is not None and not self.stop.is_set():
-                    self.news.put(self._result(task))
+                    try:
+                        self.news.put(self._result(task))
+                    except Exception as error:
+                        self.news.put(_Failed(error, task.part, task.number))
                     del task
         except BaseException as error:
             self.news.put(_Failed(error))
@@ -293,17 +322,18 @@ class _Pass(Generic[S]):
                 continue
 
     def _add(self, news: _Result | _Ended | _Failed | _NoMoreParts) -> None:
-        if isinstance(news, _Failed):
-            raise news.error
         if isinstance(news, _NoMoreParts):
             self.all_taken = True
             return
+        if news.part is None:
+            raise news.error
         part = self.sums.setdefault(news.part, _PartSum())
         if isinstance(news, _Ended):
             part.batches = news.batches
+        elif isinstance(news, _Failed):
+            self._release(1 + part.fail(news))
         else:
-            for _ in range(part.add(news.number, news.value)):
-                self.free_batches.release()
+            self._release(part.add(news.number, news.value))
             self.rows += news.rows
             self.bad += news.bad
             if self.progress is not None:
@@ -313,6 +343,13 @@ class _Pass(Generic[S]):
                 self.totals = [self.totals[0] + value] if self.totals else [value]
             self.added += 1
             self.free_parts.release()
+        first = self.sums.get(self.added)
+        if first is not None and (error := first.error()) is not None:
+            raise error
+
+    def _release(self, batches: int) -> None:
+        for _ in range(batches):
+            self.free_batches.release()
 
     def _end(self, threads: list[threading.Thread]) -> None:
         """Stop all threads, wait for them, and restore what they changed."""
