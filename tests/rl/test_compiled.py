@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from io import BytesIO
 
 import pytest
 import torch
@@ -77,3 +78,44 @@ def test_updates_from_images_are_compiled(monkeypatch: pytest.MonkeyPatch) -> No
     assert model.learner.compiled
     screens = torch.randint(256, (3, 1, 36, 36), dtype=torch.uint8)
     torch.testing.assert_close(model.q_net.preprocess(screens), screens / 255)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_features_in_bfloat16_are_rounded_and_all_else_is_float32(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch._dynamo.reset()
+    compile_with(monkeypatch, "eager")
+    env = FakeImageEnv(screen_height=36, screen_width=36, n_channels=1)
+
+    def learned(dtype: str) -> GMDQN:
+        policy = {"features_dtype": dtype}
+        settings = {"learning_starts": 20, "buffer_size": 50, "batch_size": 4, "device": "cpu", "seed": 0}
+        return GMDQN("CnnPolicy", env, compile=compiled, policy_kwargs=policy, **settings).learn(24)
+
+    rounded, plain = learned("bfloat16"), learned("float32")
+    assert rounded.learner.compiled is compiled
+    assert {p.dtype for p in rounded.policy.parameters()} == {torch.float32}
+    screens = torch.randint(256, (8, 1, 36, 36), dtype=torch.uint8)
+    rounded.q_net.load_state_dict(plain.q_net.state_dict())
+    with torch.no_grad():
+        exact, found = plain.q_net.features(screens), rounded.q_net.features(screens)
+    assert found.dtype == torch.float32
+    error = (found - exact).norm() / exact.norm()
+    assert 1e-4 < error < 1e-2  # bfloat16 has eight bits
+    with torch.no_grad():
+        assert rounded.q_net(screens).mean().dtype == torch.float32
+    file = BytesIO()
+    rounded.save(file)
+    file.seek(0)
+    again = GMDQN.load(file)
+    assert again.policy_kwargs["features_dtype"] == "bfloat16"
+    with torch.no_grad():
+        torch.testing.assert_close(again.q_net.features(screens), found, rtol=0, atol=0)
+
+
+def test_features_in_bfloat16_need_layers() -> None:
+    with pytest.raises(ValueError, match="without parameters"):
+        GMDQN("MlpPolicy", "CartPole-v1", policy_kwargs={"features_dtype": "bfloat16"})
+    with pytest.raises(ValueError, match="features_dtype must be one of"):
+        GMDQN("CnnPolicy", FakeImageEnv(), buffer_size=10, policy_kwargs={"features_dtype": "half"})

@@ -14,11 +14,13 @@ from stable_baselines3.common.preprocessing import is_image_space, preprocess_ob
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor, FlattenExtractor
 from torch import Tensor, nn
 
-from cramix.checks import check_integer
+from cramix.checks import check_choice, check_integer
 from cramix.rl.masks import apply_mask, mask_of, without_mask
 from cramix.rl.returns import Parts, Returns
 
 Observation = Tensor | dict[str, Tensor]
+# Of the features extractor; "bfloat16" is about twice as fast where the processor has instructions for it.
+FEATURES_DTYPES = ("float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Architecture:
         features_extractor_class: the first layers, as in Stable-Baselines3; the members share them.
         features_extractor_kwargs: arguments of `features_extractor_class`.
         normalize_images: whether images are divided by 255.
+        features_dtype: of the arithmetic of the features extractor; its parameters stay what they are.
     """
 
     net_arch: Sequence[int]
@@ -45,6 +48,7 @@ class Architecture:
     features_extractor_class: type[BaseFeaturesExtractor] = FlattenExtractor
     features_extractor_kwargs: dict[str, Any] = field(default_factory=dict)
     normalize_images: bool = True
+    features_dtype: str = "float32"
 
     def __post_init__(self):
         if not isinstance(self.net_arch, Sequence) or isinstance(self.net_arch, str):
@@ -53,6 +57,7 @@ class Architecture:
             check_integer("net_arch", width, 1)
         object.__setattr__(self, "net_arch", list(self.net_arch))
         check_integer("members", self.members, 1)
+        check_choice("features_dtype", self.features_dtype, FEATURES_DTYPES)
         if not callable(self.activation_fn):
             raise ValueError(f"activation_fn must be a class of layers; got {self.activation_fn!r}. Try torch.nn.ReLU.")
 
@@ -93,6 +98,12 @@ class ReturnNetwork(BasePolicy):
         # Found once: the test reads all bounds of the space, which takes a while and cannot be compiled.
         self._images = {key for key, kind in kinds.items() if a.normalize_images and is_image_space(kind)}
         self.features_extractor = a.features_extractor_class(self.observed, **a.features_extractor_kwargs)
+        self._in_bfloat16 = a.features_dtype == "bfloat16"
+        if self._in_bfloat16 and not list(self.features_extractor.parameters()):
+            raise ValueError(
+                'features_dtype must be "float32" for a features extractor without parameters, such as that of '
+                f"MlpPolicy; got {a.features_dtype!r}."
+            )
         widths = [self.features_extractor.features_dim, *a.net_arch]
 
         def trunk() -> nn.Sequential:
@@ -109,7 +120,7 @@ class ReturnNetwork(BasePolicy):
 
     def forward(self, observation: Observation) -> Parts:
         """Return the distributions `(batch, actions, k)` of observations `(batch, ...)`."""
-        features = self.features_extractor(self.preprocess(observation))
+        features = self.features(observation)
         outputs = [member[1].outputs(member[0](features)) for member in self.each]  # type: ignore[index]
         if len(outputs) == 1:
             return self.returns.parts(*outputs[0])
@@ -118,6 +129,14 @@ class ReturnNetwork(BasePolicy):
             return Parts(*map(_stack_batch_last, zip(*parts, strict=True))).join_members()
         # One call for all members, because calls cost more than arithmetic.
         return self.returns.parts(*(torch.stack(x, -2) for x in zip(*outputs, strict=True))).join_members()
+
+    def features(self, observation: Observation) -> Tensor:
+        """Return the features `(batch, features)` of observations."""
+        inputs = self.preprocess(observation)
+        if not self._in_bfloat16:
+            return self.features_extractor(inputs)
+        with torch.autocast(self.device.type, torch.bfloat16):
+            return self.features_extractor(inputs).to(self.each[0][-1].dtype)  # type: ignore[index]
 
     def preprocess(self, observation: Observation) -> Any:
         """Return the input of the features extractor."""

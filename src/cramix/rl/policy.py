@@ -47,6 +47,8 @@ class ReturnPolicy(BasePolicy):
         layer_norm: whether each hidden layer is normalised before its activation.
         dueling: whether actions share a common value.
         members: number of networks that learn side by side; the prediction is their equally weighted mixture.
+        features_dtype: "float32", or "bfloat16" for the arithmetic of the features extractor: twice as fast for images
+            on processors with instructions for it, and slower on others.
         returns_class: the kind of return distributions; the algorithm sets it.
         returns: its options; the argument `returns` of the algorithm.
         fraction_learning_rate: initial rate of the layers that predict weights; an argument of the algorithm.
@@ -71,6 +73,7 @@ class ReturnPolicy(BasePolicy):
         layer_norm: bool = False,
         dueling: bool = False,
         members: int = 2,
+        features_dtype: str = "float32",
         *,
         returns_class: type[Returns],
         returns: dict[str, Any] | None = None,
@@ -94,6 +97,7 @@ class ReturnPolicy(BasePolicy):
             self.features_extractor_class,
             self.features_extractor_kwargs,
             normalize_images,
+            features_dtype,
         )
         self.net_arch, self.activation_fn = self.architecture.net_arch, activation_fn
         self.returns_class, self.returns_options = returns_class, {**returns_class.defaults(), **(returns or {})}
