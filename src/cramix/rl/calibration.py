@@ -214,8 +214,11 @@ def calibrate(
         torch.cat([getattr(part.raw, name) for part in parts]) for name in ("weights", "means", "scales")
     )
     raw = NormalMixture(weights, means, scales, validate_args=False)
-    preferred, returns = (torch.cat([getattr(part, name) for part in parts]) for name in ("preferred", "returns"))
-    layer.fit(raw.to(device), preferred.to(device), returns.to(device), seed)
+    preferred, returns, numbers = (
+        torch.cat([getattr(part, name) for part in parts]).to(device) for name in ("preferred", "returns", "episodes")
+    )
+    numbers[len(parts[0].returns) :] += len(greedy.scores)  # those of the random episodes start from 0 too
+    layer.fit(raw.to(device), preferred, returns, seed, numbers)
     off = random.rows(random.off_policy)
     layer.fit_doubt(off.raw.to(device), *(x.to(device) for x in (off.preferred, off.actions, off.returns)))
     after = compare(model, greedy)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cramix.mixture import NormalMixture
+from cramix.rl.tail import Tail, fit_tail
 
 # Of the small network, and of its fit.
 _HIDDEN = 16
@@ -28,7 +29,10 @@ _DOUBTS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _PRIOR_DOUBT = 0.2
 # Fewer actions off the policy say too little about the spread of such actions.
 _MIN_OFF_POLICY = 30
-_BUFFERS = ("centre", "width", "hidden_weight", "hidden_bias", "weight", "bias", "doubt")
+_BUFFERS = (
+    *("centre", "width", "hidden_weight", "hidden_bias", "weight", "bias", "doubt"),
+    *("tail_weight", "tail_shift", "tail_scale"),
+)
 
 
 class Recalibration(nn.Module):
@@ -44,6 +48,9 @@ class Recalibration(nn.Module):
     CVaR would rank actions by them. `doubt` is fitted too; with 0, every action keeps its own spread and shape.
     Otherwise its shape is a mixture of its own, with weight c, and that of b.
 
+    Where a few episodes go differently, a wide component is added, with a weight that depends on the state; see
+    `cramix.rl.tail`. It is the same for all actions.
+
     Before it is fitted, the layer changes nothing, and adds nothing to files.
 
     Args:
@@ -57,12 +64,15 @@ class Recalibration(nn.Module):
     weight: Tensor
     bias: Tensor
     doubt: Tensor
+    tail_weight: Tensor
+    tail_shift: Tensor
+    tail_scale: Tensor  # 0 if there is no tail
 
     def __init__(self, members: int = 1):
         super().__init__()
         self.members = members
         self.active = False
-        shapes = ((3,), (3,), (_HIDDEN, 3), (_HIDDEN,), (2, _HIDDEN), (2,), ())
+        shapes = ((3,), (3,), (_HIDDEN, 3), (_HIDDEN,), (2, _HIDDEN), (2,), (), (4,), (), ())
         for name, shape in zip(_BUFFERS, shapes, strict=True):
             self.register_buffer(name, torch.zeros(shape))
 
@@ -79,6 +89,11 @@ class Recalibration(nn.Module):
         """
         if not self.active:
             return raw
+        p, features = self._corrected(raw, preferred)
+        return self._with_tail(p, features) if self.tail_scale else p
+
+    def _corrected(self, raw: NormalMixture, preferred: Tensor) -> tuple[NormalMixture, Tensor]:
+        """Return the mixtures with the new location and spread, and the features of the states, `(batch, 1, 3)`."""
         mean, spread, means, scales = _standardised(raw)
         row = preferred.unsqueeze(-1)
         own_mean, own_spread = mean.gather(1, row), spread.gather(1, row)  # (batch, 1)
@@ -91,14 +106,29 @@ class Recalibration(nn.Module):
         location = (mean + shift * own_spread).unsqueeze(-1)
         if not self.doubt:
             scale = (factor * spread).unsqueeze(-1)
-            return NormalMixture(raw.weights, location + scale * means, scale * scales, validate_args=False)
+            p = NormalMixture(raw.weights, location + scale * means, scale * scales, validate_args=False)
+            return p, features
         share = self._share(own_mean - mean, own_spread)
         scale = (own_spread * (factor * spread / own_spread).pow(share)).unsqueeze(-1)
         share = share.unsqueeze(-1)
         # Components of the action, then those of the preferred one.
         weights = torch.cat([share * raw.weights, (1 - share) * own[0]], -1)
         both = [torch.cat([x, y.expand_as(x)], -1) for x, y in zip((means, scales), own[1:], strict=True)]
-        return NormalMixture(weights, location + scale * both[0], scale * both[1], validate_args=False)
+        p = NormalMixture(weights, location + scale * both[0], scale * both[1], validate_args=False)
+        return p, features
+
+    def _with_tail(self, p: NormalMixture, features: Tensor) -> NormalMixture:
+        """Return mixtures `(batch, actions)` with the rare outcome, for features `(batch, 1, 3)`."""
+        tail = Tail(self.tail_weight, self.tail_shift, self.tail_scale)
+        shape = (*p.batch_shape, 1)
+        w = tail.probability(self._inputs(features)).unsqueeze(-1).expand(shape)
+        mean = (p.weights * p.means).sum(-1, keepdim=True)
+        parts = ((1 - w) * p.weights, w), (p.means, mean + tail.shift), (p.scales, tail.scale.expand(shape))
+        return NormalMixture(*(torch.cat(x, -1) for x in parts), validate_args=False)
+
+    def _inputs(self, features: Tensor) -> Tensor:
+        """Return standardised features; those of unknown states are those of the nearest known ones."""
+        return ((features - self.centre) / self.width).clamp(-_LIMIT, _LIMIT)
 
     def _share(self, gap: Tensor, spread: Tensor) -> Tensor:
         """Return to which degree actions keep their own spread."""
@@ -120,17 +150,19 @@ class Recalibration(nn.Module):
 
     def _correction(self, features: Tensor) -> Tensor:
         """Return the log of the factor, and the shift in units of the new spread, `(batch, 2)`."""
-        x = ((features - self.centre) / self.width).clamp(-_LIMIT, _LIMIT)
-        return torch.tanh(x @ self.hidden_weight.T + self.hidden_bias) @ self.weight.T + self.bias
+        return torch.tanh(self._inputs(features) @ self.hidden_weight.T + self.hidden_bias) @ self.weight.T + self.bias
 
-    def fit(self, raw: NormalMixture, preferred: Tensor, returns: Tensor, seed: int = 0) -> None:
-        """Fit factor and shift to the returns of preferred actions, by the CRPS.
+    def fit(
+        self, raw: NormalMixture, preferred: Tensor, returns: Tensor, seed: int = 0, episodes: Tensor | None = None
+    ) -> None:
+        """Fit factor and shift to the returns of preferred actions, by the CRPS, and then the tail.
 
         Args:
             raw: of the network, batch shape `(n, actions)`.
             preferred: index of the preferred action, which was taken, `(n)`.
             returns: realised, `(n)`.
             seed: of the initial weights and the batches.
+            episodes: number of the episode, `(n)`; None fits no tail.
         """
         generator = torch.Generator(device="cpu").manual_seed(seed)
         device = raw.means.device
@@ -169,7 +201,20 @@ class Recalibration(nn.Module):
         for name in trained:
             setattr(self, name, getattr(self, name).detach())
         self.doubt = torch.zeros_like(self.centre[0])
+        self.tail_weight, self.tail_shift = mean.new_zeros(4), mean.new_zeros(())
+        self.tail_scale = mean.new_zeros(())
         self.active = True
+        if episodes is not None:
+            self._fit_tail(raw, preferred, returns, episodes)
+
+    def _fit_tail(self, raw: NormalMixture, preferred: Tensor, returns: Tensor, episodes: Tensor) -> None:
+        every, features = self._corrected(raw, preferred)
+        p = select(every, preferred)
+        mean, spread, _, _ = _standardised(p)
+        y = returns.to(mean)
+        tail = fit_tail(self._inputs(features.squeeze(1)), y - mean, spread, p.log_prob(y), episodes)
+        if tail is not None:
+            self.tail_weight, self.tail_shift, self.tail_scale = (x.to(mean) for x in tail)
 
     def fit_doubt(self, raw: NormalMixture, preferred: Tensor, actions: Tensor, returns: Tensor) -> None:
         """Fit `doubt` to the returns of actions other than the preferred ones.
@@ -196,7 +241,7 @@ class Recalibration(nn.Module):
         misfits = []
         for doubt in _DOUBTS:
             self.doubt = torch.full_like(self.doubt, doubt)
-            p = select(self(raw, preferred), actions)
+            p = select(self._corrected(raw, preferred)[0], actions)  # the tail is that of all actions
             mean, spread, _, _ = _standardised(p)
             log_ratio = ((returns[rows].to(mean) - mean).abs() / spread + 0.01).log()
             misfits.append((log_ratio - log_ratio.median()).abs())
