@@ -102,12 +102,12 @@ def predictions(errors: Tensor, features: Tensor) -> tuple[NormalMixture, Tensor
 
 
 def test_recalibrated_spreads_include_rare_outcomes_and_the_order_of_actions_stays() -> None:
-    features, errors, _, episodes = played(0.02, 2000)
+    features, errors, _, episodes = played(0.02, 1000)
     raw, preferred, returns = predictions(errors, features)
     plain, layer = Recalibration(1), Recalibration(1)
     plain.fit(raw, preferred, returns)
     layer.fit(raw, preferred, returns, episodes=episodes)
-    features, errors, _, _ = played(0.02, 2000, seed=1)
+    features, errors, _, _ = played(0.02, 1000, seed=1)
     raw, preferred, returns = predictions(errors, features)
     ratios = []
     for each in (plain, layer):
@@ -128,7 +128,7 @@ def test_recalibrated_spreads_include_rare_outcomes_and_the_order_of_actions_sta
 
 def test_atoms_get_no_tail() -> None:
     """Quantiles have no density."""
-    features, errors, _, episodes = played(0.05)
+    features, errors, _, episodes = played(0.05, 100)
     raw, preferred, returns = predictions(errors, features)
     atoms = NormalMixture(
         torch.full((len(errors), 2, 4), 0.25),

@@ -123,8 +123,10 @@ class Recalibration(nn.Module):
         shape = (*p.batch_shape, 1)
         w = tail.probability(self._inputs(features)).unsqueeze(-1).expand(shape)
         mean = (p.weights * p.means).sum(-1, keepdim=True)
-        parts = ((1 - w) * p.weights, w), (p.means, mean + tail.shift), (p.scales, tail.scale.expand(shape))
-        return NormalMixture(*(torch.cat(x, -1) for x in parts), validate_args=False)
+        weights = torch.cat([(1 - w) * p.weights, w], -1)
+        means = torch.cat([p.means, mean + tail.shift], -1)
+        scales = torch.cat([p.scales, tail.scale.expand(shape)], -1)
+        return NormalMixture(weights, means, scales, validate_args=False)
 
     def _inputs(self, features: Tensor) -> Tensor:
         """Return standardised features; those of unknown states are those of the nearest known ones."""

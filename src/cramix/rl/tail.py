@@ -78,9 +78,9 @@ def fit_tail(features: Tensor, errors: Tensor, spreads: Tensor, log_densities: T
     gains = torch.zeros(len(errors), dtype=torch.float64, device=errors.device)
     for fold in (0, 1):
         unseen = episodes % 2 == fold
-        tail = _fit(*(x[~unseen] for x in rows), prior)
-        features, errors, _, log_densities = (x[unseen] for x in rows)
-        gains[unseen] = tail.gain(features, errors, log_densities)
+        seen = [x[~unseen] for x in rows]
+        tail = _fit(seen[0], seen[1], seen[2], seen[3], prior)
+        gains[unseen] = tail.gain(rows[0][unseen], rows[1][unseen], rows[3][unseen])
     each = torch.zeros(len(lengths), dtype=torch.float64, device=gains.device).index_add(0, episodes, gains) / lengths
     if not each.mean() > each.std() / len(each) ** 0.5:
         return None
