@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
+from cramix.rl import ALGORITHMS
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.environments import is_atari, make_env, make_training_env
 from cramix.rl.policy import CnnPolicy
@@ -71,3 +72,13 @@ def test_training_from_the_name_alone(tmp_path):
         result = train(Run(PONG, steps=300, settings=settings, episodes=1, curve_episodes=0), tmp_path)
     assert set(seen) == {(CnnPolicy, (4, 84, 84))}
     assert -21 <= result["mean"] <= 21
+
+
+@pytest.mark.slow
+def test_the_preset_is_for_all_algorithms(tmp_path):
+    settings = {"learning_starts": 100, "buffer_size": 400}
+    run = Run(PONG, algo="ddqn", steps=120, preset="atari", settings=settings, episodes=1, curve_episodes=0, envs=2)
+    assert -21 <= train(run, tmp_path)["mean"] <= 21
+    model = ALGORITHMS["ddqn"].load(tmp_path / "model.zip")
+    assert (model.batch_size, model.gamma, model.optimize_memory_usage) == (32, 0.99, True)
+    assert model.gradient_steps / (model.train_freq.frequency * 2) == 0.5  # updates for each step

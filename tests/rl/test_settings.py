@@ -70,7 +70,7 @@ def test_unknown_names_suggest_the_one_that_was_meant():
 
 
 def test_unknown_preset():
-    refuses(lambda: GMDQN.preset("papr"), "preset", "'papr'", "default, paper")
+    refuses(lambda: GMDQN.preset("papr"), "preset", "'papr'", "default, atari, paper")
     refuses(lambda: ALGORITHMS["c51"].preset("paper"), "preset", "'paper'")
 
 

@@ -114,7 +114,22 @@ class DistributionalDQN(OffPolicyAlgorithm):
         "MultiInputPolicy": MultiInputPolicy,
     }
     returns_class: ClassVar[type[Returns]]
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    # "atari" is for images with many steps: one network, few updates, and every frame stored once.
+    presets: ClassVar[dict[str, dict[str, Any]]] = {
+        "atari": {
+            "learning_rate": 3e-4,
+            "buffer_size": 80_000,
+            "learning_starts": 10_000,
+            "batch_size": 32,
+            "tau": 0.0025,
+            "gamma": 0.99,
+            "train_freq": 2,
+            "optimize_memory_usage": True,
+            "replay_buffer_kwargs": {"handle_timeout_termination": False},
+            "exploration_final_eps": 0.01,
+            "policy_kwargs": {"members": 1},
+        },
+    }
     policy: ReturnPolicy
     exploration_schedule: Schedule
 
@@ -219,7 +234,7 @@ class DistributionalDQN(OffPolicyAlgorithm):
         """Return arguments of the constructor.
 
         Args:
-            name: "default", or a key of `presets`.
+            name: "default", or a key of `presets`: "atari", and "paper" for `GMDQN`.
             changes: further arguments; dictionaries are merged with those of the preset.
 
         Example:

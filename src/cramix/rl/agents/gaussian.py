@@ -110,6 +110,7 @@ class GMDQN(DistributionalDQN):
 
     returns_class = CramerReturns
     presets: ClassVar = {
+        **DistributionalDQN.presets,
         "paper": {
             "learning_rate": 5e-5,
             "final_learning_rate": 1.0,
