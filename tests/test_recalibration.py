@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 
 from cramix import Diagonal, MultivariateNormalMixture, NormalMixture
-from cramix.estimators.recalibration import recalibrate
+from cramix.estimators.recalibration import Recalibration, recalibrate
 from tests.refusals import refuses
 
 D = torch.float64
@@ -87,3 +87,13 @@ def test_several_targets() -> None:
     assert recalibrate(normals(1 / 1.1, 2), y).scale_factor == 1.1
     full = MultivariateNormalMixture(torch.ones(1), torch.zeros(1, 2), torch.eye(2).unsqueeze(0))
     refuses(lambda: recalibrate(full, y), "p", "full")
+
+
+def test_sorted_observations_give_what_shuffled_ones_give() -> None:
+    """More observations than are used, in ascending order, as held-out rows may be: the first ones are the smallest."""
+    n = 20_000
+    y = torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).sort().values
+    right = NormalMixture(torch.ones(n, 1), torch.zeros(n, 1, dtype=torch.float64), torch.ones(n, 1))
+    assert recalibrate(right, y) == Recalibration()
+    weights = (torch.arange(n) % 2).double()  # every second row counts
+    assert recalibrate(right, torch.where(weights > 0, y, 100.0), weights) == Recalibration()

@@ -29,7 +29,7 @@ _LEVELS = 0.5, 0.8, 0.9, 0.95
 _COVERAGE_WEIGHT = 4.0
 # Few observations change little: the logarithms of both factors have normal priors with this standard deviation.
 _PRIOR_SCALE = 0.2
-# At most this many observations are used.
+# At most this many observations are used, evenly spaced: they may be sorted.
 _MAX_ROWS = 1 << 12
 # The scale of the wide component, relative to the standard deviation of the prediction.
 _TAIL_WIDTH = 3.0
@@ -76,8 +76,11 @@ def recalibrate(p: Mixture, y: Tensor, sample_weight: Tensor | None = None) -> R
     """
     if isinstance(p, MultivariateNormalMixture) and p.covariance_type != "diag":
         raise ValueError(f"p must have diagonal covariances; got {p.covariance_type!r}.")
-    p, y = p[:_MAX_ROWS], y[:_MAX_ROWS].to(p.means)
-    weights = torch.ones(len(y)).to(y) if sample_weight is None else sample_weight[:_MAX_ROWS].to(y)
+    weights = torch.ones(len(y)) if sample_weight is None else sample_weight
+    if len(y) > _MAX_ROWS:
+        chosen = torch.linspace(0, len(y) - 1, _MAX_ROWS, dtype=torch.float64, device=p.means.device).round().long()
+        p, y, weights = p[chosen], y.to(chosen.device)[chosen], weights.to(chosen.device)[chosen]
+    y, weights = y.to(p.means), weights.to(p.means)
     found: dict[Recalibration, float] = {}
     for scale_factor, spread_factor in product(_SCALE_FACTORS, _SPREAD_FACTORS):
         narrowed = _rescaled(p, scale_factor, spread_factor)
