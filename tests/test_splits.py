@@ -7,9 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.model_selection import GroupKFold, KFold, TimeSeriesSplit
+from sklearn.model_selection import (
+    GroupKFold,
+    KFold,
+    LeaveOneGroupOut,
+    PredefinedSplit,
+    StratifiedKFold,
+    TimeSeriesSplit,
+)
 
 from cramix import ConformalRegressor, MixtureBoostingRegressor, MixtureRegressor, MixtureStackingRegressor
+from cramix.estimators import boosting
+from cramix.estimators.splits import Nested, splits
 from tests.refusals import refuses
 
 NETWORKS = MixtureRegressor(1, n_estimators=3, hidden_layer_sizes=(32,), max_iter=40, random_state=0)
@@ -97,11 +106,124 @@ def test_rows_of_weight_zero_are_in_no_split(name: str) -> None:
 @pytest.mark.parametrize("name", REGRESSORS)
 def test_what_is_no_split_is_refused(name: str) -> None:
     X, y, groups = grouped(6, 5, seed=0)
-    for cv, got in (("GroupKFold", "GroupKFold"), (1.5, "1.5"), (True, "True"), ([], "[]"), ([(np.arange(5),)], "[")):
+    for cv, got in (
+        ("GroupKFold", "GroupKFold"),
+        (1.5, "1.5"),
+        (True, "True"),
+        ([], "[]"),
+        ([(np.arange(5),)], "["),
+        ([1, 2], "[1, 2]"),
+        (KFold, "KFold"),
+    ):
         refuses(lambda cv=cv: clone(_of(name, cv)).fit(X, y), "cv", got)
     refuses(lambda: clone(_of(name, [(np.arange(5), np.arange(25, 40))])).fit(X, y), "cv", "30", "the 30 rows")
+    rows = np.arange(30)
+    refuses(lambda: clone(_of(name, [(rows, [])])).fit(X, y), "cv", "30 and 0")
+    refuses(lambda: clone(_of(name, [(rows, rows[:5])])).fit(X, y), "cv", "5 that are both")
+    mixed = np.array(["a", None] * 15, dtype=object)
+    refuses(lambda: clone(REGRESSORS[name]).fit(X, y, groups=mixed), "groups", "both", "all text")
     refuses(lambda: clone(REGRESSORS[name]).fit(X, y, groups=groups[:-1]), "groups", "(29,)", "(30,)")
     refuses(lambda: clone(REGRESSORS[name]).fit(X, y, groups=np.zeros(30)), "groups", "1", "at least 2")
+
+
+@pytest.mark.parametrize("cv", [5, GroupKFold(5)])
+def test_a_number_of_folds_keeps_groups_together(cv: Any) -> None:
+    _, _, groups = grouped(10, 24, seed=0)
+    found = splits(cv, None, groups, np.ones(240), np.random.RandomState(0))
+    assert found is not None
+    assert len(found) == 5
+    for seen, held_out in found:
+        assert not set(groups[seen]) & set(groups[held_out])
+
+
+@pytest.mark.parametrize("name", ["stacking", "conformal"])
+@pytest.mark.parametrize(
+    ("cv", "n_groups"),
+    [(GroupKFold(5), 5), (PredefinedSplit(np.arange(240) // 60), 10), (LeaveOneGroupOut(), 4), (None, 3)],
+)
+def test_regressors_inside_can_split_what_is_left(name: str, cv: Any, n_groups: int) -> None:
+    """Splitters that fit all rows need not fit those that a regressor inside learns from."""
+    X, y, _ = grouped(240, 1, seed=0)
+    groups = None if isinstance(cv, PredefinedSplit) else np.arange(240) % n_groups
+    inside = MixtureRegressor(1, n_estimators=2, hidden_layer_sizes=(4,), max_iter=2)
+    model = (
+        MixtureStackingRegressor([inside, inside], cv=cv) if name == "stacking" else ConformalRegressor(inside, cv=cv)
+    )
+    low, high = model.fit(X, y, groups=groups).predict_interval(X, coverage=0.8).T
+    assert (low < high).all()
+
+
+@pytest.mark.parametrize("name", ["stacking", "conformal"])
+def test_errors_of_regressors_inside_say_what_to_change(name: str) -> None:
+    X, y, _ = grouped(240, 1, seed=0)
+    model = clone(REGRESSORS[name])
+    refuses(lambda: model.fit(X, y, groups=np.arange(240) % 2), "groups", "2", "at least 3")
+    series = clone(model).set_params(cv=TimeSeriesSplit(5, test_size=24))
+    refuses(lambda: series.fit(X[:150], y[:150]), "cv", "30", "again")
+
+
+def test_restricted_splits_are_those_of_all_rows() -> None:
+    cv = PredefinedSplit(np.arange(12) // 3)
+    found = splits(cv, None, None, np.ones(12), np.random.RandomState(0))
+    assert found is not None
+    rows = np.r_[0:3, 6:12]
+    model, _ = Nested(cv, found, None, np.ones(12)).prepare(MixtureRegressor(), rows)
+    assert [[rows[side].tolist() for side in pair] for pair in model.cv] == [
+        [[6, 7, 8, 9, 10, 11], [0, 1, 2]],
+        [[0, 1, 2, 9, 10, 11], [6, 7, 8]],
+        [[0, 1, 2, 6, 7, 8], [9, 10, 11]],
+    ]
+    own = MixtureRegressor(cv=3)
+    assert Nested(cv, found, None, np.ones(12)).prepare(own, rows)[0].cv == 3
+
+
+def test_splitters_see_features_and_targets() -> None:
+    X, y, _ = grouped(30, 5, seed=0)
+    classes = np.arange(150) % 3
+
+    class ByColumn:
+        def split(self, X: np.ndarray, y: np.ndarray, groups: Any = None) -> Any:
+            yield np.flatnonzero(X[:, 3] < 0), np.flatnonzero(X[:, 3] >= 0)
+
+    (pair,) = splits(ByColumn(), None, None, np.ones(150), np.random.RandomState(0), X, y) or []
+    np.testing.assert_array_equal(pair[1], np.flatnonzero(X[:, 3] >= 0))
+    for _, held_out in splits(StratifiedKFold(5), None, None, np.ones(150), np.random.RandomState(0), X, classes) or []:
+        np.testing.assert_array_equal(np.bincount(classes[held_out]), [10, 10, 10])
+    clone(TREES).set_params(cv=StratifiedKFold(3), max_iter=2).fit(X, classes)
+    clone(NETWORKS).set_params(cv=StratifiedKFold(3), max_iter=2).fit(X, classes)
+
+
+def test_fewer_networks_than_splits_learn_the_latest_rows() -> None:
+    X, y = np.zeros((600, 1)), np.where(np.arange(600) < 300, 0.0, 10.0)
+    y = y + 0.1 * np.random.default_rng(0).normal(size=600)
+    model = MixtureRegressor(1, n_estimators=1, max_iter=60, cv=TimeSeriesSplit(5), random_state=0).fit(X, y)
+    assert model.predict([[0.0]]) > 2.5  # of the first five sixths, two fifths are 10
+
+
+@pytest.mark.parametrize(("n_estimators", "n_groups", "largest"), [(2, 100, 0.1), ("auto", 1500, 0.1), (1, 8, 0.125)])
+def test_trees_hold_out_no_more_groups_than_they_say(
+    n_estimators: int | str, n_groups: int, largest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[float] = []
+
+    def look(rows: Any, folds: Any, *rest: Any) -> Any:
+        held.extend(len(fold) / len(rows.x) for fold in folds)
+        raise StopIteration
+
+    monkeypatch.setattr(boosting, "boost", look)
+    X = np.arange(3000.0)[:, None]
+    model = MixtureBoostingRegressor(n_estimators=n_estimators)
+    with pytest.raises(StopIteration):
+        model.fit(X, X[:, 0], groups=np.arange(3000) % n_groups)
+    assert len(held) == (10 if n_estimators == "auto" else n_estimators)
+    assert max(held) < 1.1 * largest
+
+
+def test_more_trees_than_groups_are_refused() -> None:
+    X, y, groups = grouped(3, 20, seed=0)
+    model = MixtureBoostingRegressor(n_estimators=10)
+    refuses(lambda: model.fit(X, y, groups=groups), "n_estimators", "10", "3")
+    assert len(clone(model).set_params(n_estimators="auto", max_iter=2).fit(X, y, groups=groups)._boosted.base) == 3
 
 
 def _of(name: str, cv: Any) -> Any:

@@ -39,7 +39,9 @@ def train(
         int, typer.Option("--envs", min=1, help="Environments that are stepped together; updates per step stay equal.")
     ] = 1,
     seed: Seed = 0,
-    preset: Annotated[str, typer.Option("--preset", help="Settings to start from: default, paper or atari.")] = "default",
+    preset: Annotated[
+        str, typer.Option("--preset", help="Settings to start from: default, paper or atari.")
+    ] = "default",
     risk: Risk = None,
     settings: Annotated[
         list[str] | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
@@ -62,7 +63,8 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         max_depth: maximum depth of trees. "auto" is 4, and 6 from 5,000 rows on.
         early_stopping: hold rows out and keep the rounds that are best on them; False runs `max_iter` rounds on all
             rows, in one stage that learns the whole mixture.
-        validation_fraction: largest fraction of the rows that a member holds out; none of fewer than 20 rows.
+        validation_fraction: largest fraction of the rows that a member holds out, or of the groups, but at least one of
+            them; none of fewer than 20 rows.
         cv: how to hold rows out, if not at random: a splitter of scikit-learn, such as `GroupKFold()` or
             `TimeSeriesSplit()`, a list of pairs of indices, or a number of random folds. There is one member for each
             split.
@@ -116,7 +118,7 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         y = read_targets(y, len(x))
         weights = read_sample_weight(sample_weight, torch.from_numpy(np.array(x))).numpy()
         rng = check_random_state(self.random_state)
-        found = self._splits(weights, read_groups(groups, len(x)), rng)
+        found = self._splits(x, y, weights, read_groups(groups, len(x)), rng)
         n_features = x.shape[1]
         table = membership(found or [], len(x))
         rows_and_table, y, weights = _distinct(np.concatenate((x, table), 1), y, weights)
@@ -162,13 +164,22 @@ class MixtureBoostingRegressor(Forecasts, RegressorMixin, BaseEstimator):
             self.n_features_in_, {"members": str(len(self._boosted.base))}, self.loss_curve_, "round"
         )
 
-    def _splits(self, weights: np.ndarray, groups: np.ndarray | None, rng: np.random.RandomState) -> list[Split] | None:
+    def _splits(
+        self, x: np.ndarray, y: np.ndarray, weights: np.ndarray, groups: np.ndarray | None, rng: np.random.RandomState
+    ) -> list[Split] | None:
         """Return the split of each member, None for random ones."""
         if not self.early_stopping or (self.cv is None and groups is None):
             return None
-        n_folds = max(2, min(self._n_members(int((weights > 0).sum())), n_groups(groups, weights)))
-        found = splits(self.cv, GroupKFold(n_folds, shuffle=True, random_state=rng), groups, weights, rng)
-        if self.cv is not None and found is not None and self.n_estimators not in ("auto", len(found)):
+        n_members, n = self._n_members(int((weights > 0).sum())), n_groups(groups, weights)
+        if self.cv is None and self.n_estimators != "auto" and n_members > n:
+            raise ValueError(f'n_estimators must be "auto" or at most the number of groups, {n}; got {n_members}.')
+        # Members may leave groups that none of them holds out, but no group is held out twice.
+        n_folds = min(max(2, n_members, math.ceil(1 / self.validation_fraction)), n)
+        by_group = GroupKFold(max(2, n_folds), shuffle=True, random_state=rng)
+        found = splits(self.cv, by_group, groups, weights, rng, x, y)
+        if self.cv is None or found is None:
+            return None if found is None else found[:n_members]
+        if self.n_estimators not in ("auto", len(found)):
             raise ValueError(
                 f'n_estimators must be "auto" or the number of splits of cv, {len(found)}; got {self.n_estimators}.'
             )

@@ -25,14 +25,14 @@ from cramix.estimators import html
 from cramix.estimators.forecasts import Forecasts, check_coverage, marginals
 from cramix.estimators.inputs import Form
 from cramix.estimators.regressor import MixtureRegressor
-from cramix.estimators.splits import Split, check_cv, group_arguments, read_groups, splits, with_cv
+from cramix.estimators.splits import Nested, Split, check_cv, read_groups, splits, take
 from cramix.mixture import NormalMixture
 
 try:
     from sklearn.base import BaseEstimator, MetaEstimatorMixin, RegressorMixin, clone
     from sklearn.ensemble._base import _set_random_states
     from sklearn.model_selection import GroupShuffleSplit
-    from sklearn.utils import _safe_indexing, check_random_state, get_tags, indexable
+    from sklearn.utils import check_random_state, get_tags, indexable
     from sklearn.utils.validation import check_is_fitted
 except ImportError:
     raise ImportError("ConformalRegressor needs scikit-learn >= 1.6. Use: pip install 'cramix[sklearn]'") from None
@@ -107,16 +107,17 @@ class ConformalRegressor(Forecasts, MetaEstimatorMixin, RegressorMixin, BaseEsti
                 raise ValueError("sample_weight must have a positive sum; got zeros only.")
         random_state = check_random_state(self.random_state)
         estimators, scores = [], []
-        for seen, scored in self._splits(present, members, random_state):
+        found = self._splits(X, y, present, members, random_state)
+        nested = Nested(self.cv, found, members, present)
+        for seen, scored in found:
             model = MixtureRegressor() if self.estimator is None else clone(self.estimator)
             if self.random_state is not None:
                 _set_random_states(model, random_state)
-            model = with_cv(model, self.cv)
+            model, inner = nested.prepare(model, seen)
             weights = {} if sample_weight is None else {"sample_weight": sample_weight[seen]}
-            inner = group_arguments(model, None if members is None else members[seen])
-            model.fit(_take(X, seen), y[seen], **weights, **inner)
+            model.fit(take(X, seen), y[seen], **weights, **inner)
             estimators.append(model)
-            scores.append(_tails(model.predict_dist(_take(X, scored)), y[scored]).sort(0).values)
+            scores.append(_tails(model.predict_dist(take(X, scored)), y[scored]).sort(0).values)
         self.estimators_, self._scores, self._target_shape = estimators, scores, y.shape[1:]
         return self
 
@@ -171,11 +172,11 @@ class ConformalRegressor(Forecasts, MetaEstimatorMixin, RegressorMixin, BaseEsti
         return html.of_regressor(self.n_features_in_, facts)
 
     def _splits(
-        self, present: np.ndarray, groups: np.ndarray | None, random_state: np.random.RandomState
+        self, X: Any, y: np.ndarray, present: np.ndarray, groups: np.ndarray | None, random_state: np.random.RandomState
     ) -> list[Split]:
         """Return the rows to fit and the rows to score, of those that are present."""
         by_group = GroupShuffleSplit(1, test_size=self.calibration_fraction, random_state=random_state)
-        found = splits(self.cv, by_group, groups, present, check_random_state(self.random_state))
+        found = splits(self.cv, by_group, groups, present, check_random_state(self.random_state), X, y)
         if found is not None:
             return found
         rows = np.flatnonzero(present)
@@ -229,10 +230,6 @@ def _lower_end(mixtures: Sequence[NormalMixture], scores: Sequence[Tensor], rank
         enough = torch.stack(below).sum(0) >= rank
         low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
     return low
-
-
-def _take(x: Any, rows: np.ndarray) -> Any:
-    return x[torch.from_numpy(rows).to(x.device)] if isinstance(x, Tensor) else _safe_indexing(x, rows)
 
 
 def _on_cpu(y: Any) -> np.ndarray:

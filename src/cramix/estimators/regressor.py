@@ -73,7 +73,7 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
         validation_fraction: fraction of the rows that each network holds out; none of fewer than 20 rows.
         cv: how to hold rows out, if not at random: a splitter of scikit-learn, such as `GroupKFold()` or
             `TimeSeriesSplit()`, a list of pairs of indices, or a number of random folds. Networks take the splits in
-            turn.
+            turn, from the last one backwards.
         n_iter_no_change: training stops after this many epochs without a better loss on the held-out rows; "auto" is
             0.3 of all epochs, at least 10.
         min_scale: lower bound of the components' scales, relative to the scale of the targets.
@@ -136,7 +136,7 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
         targets = targets.reshape(len(targets), -1)
         weights = read_sample_weight(_on_cpu(sample_weight), features)
         rng = check_random_state(self.random_state)
-        found = self._splits(weights.numpy(), read_groups(groups, len(features)), rng)
+        found = self._splits(X, y, weights.numpy(), read_groups(groups, len(features)), rng)
         table = torch.from_numpy(membership(found or [], len(features)))
         columns = (features, targets, table)
         rows, weights = distinct(torch.cat(columns, -1), weights)
@@ -180,12 +180,14 @@ class MixtureRegressor(Forecasts, RegressorMixin, BaseEstimator):
         self.n_iter_, self.loss_curve_ = len(losses), losses
         return self
 
-    def _splits(self, weights: np.ndarray, groups: np.ndarray | None, rng: np.random.RandomState) -> list[Split] | None:
+    def _splits(
+        self, x: np.ndarray, y: np.ndarray, weights: np.ndarray, groups: np.ndarray | None, rng: np.random.RandomState
+    ) -> list[Split] | None:
         """Return the splits that networks take in turn, None for random ones."""
         if not self.early_stopping:
             return None
         by_group = GroupShuffleSplit(self.n_estimators, test_size=self.validation_fraction, random_state=rng)
-        return splits(self.cv, by_group, groups, weights, rng)
+        return splits(self.cv, by_group, groups, weights, rng, x, y)
 
     def to(self, device: torch.device | str) -> Self:
         """Move the fitted model to a device, where it then predicts."""

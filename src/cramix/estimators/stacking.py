@@ -21,13 +21,13 @@ from cramix.estimators.inputs import Form, read_sample_weight
 from cramix.estimators.pooling import pool_weights
 from cramix.estimators.recalibration import Recalibration, recalibrate
 from cramix.estimators.regressor import MixtureRegressor
-from cramix.estimators.splits import Split, check_cv, group_arguments, n_groups, read_groups, splits, with_cv
+from cramix.estimators.splits import Nested, Split, check_cv, n_groups, read_groups, splits, take
 from cramix.mixture import NormalMixture
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin, clone
     from sklearn.model_selection import GroupKFold
-    from sklearn.utils import _safe_indexing, check_random_state
+    from sklearn.utils import check_random_state
     from sklearn.utils.validation import check_is_fitted
 except ImportError:
     raise ImportError(
@@ -94,12 +94,13 @@ class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
         weights = read_sample_weight(sample_weight, torch.from_numpy(np.array(x))).numpy()
         X = X if isinstance(X, Tensor) or column_names(X) is not None else x
         rng = check_random_state(self.random_state)
-        regressors = [with_cv(_seeded(regressor, rng), self.cv) for regressor in self._regressors()]
+        regressors = [_seeded(regressor, rng) for regressor in self._regressors()]
         members = read_groups(groups, len(x))
-        self.estimators_ = [_fitted(regressor, X, targets, weights, members) for regressor in regressors]
+        found = self._splits(x, targets, weights, members, rng)
+        nested = Nested(self.cv, found, members, weights)
+        self.estimators_ = [_fitted(regressor, X, targets, weights, nested) for regressor in regressors]
         self.weights_ = np.full(len(regressors), 1 / len(regressors))
         self._recalibration = Recalibration()
-        found = self._splits(x, targets, weights, members, rng)
         if found:
             parts: list[list[NormalMixture]] = []
             held_out, counts = [], []
@@ -109,8 +110,8 @@ class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
                 counts.append(np.add.reduceat(weights[all_unseen][order], first))
                 parts.append(
                     [
-                        _fitted(regressor, X, targets, weights, members, seen)
-                        .predict_dist(_safe_indexing(X, unseen))
+                        _fitted(regressor, X, targets, weights, nested, seen)
+                        .predict_dist(take(X, unseen))
                         .to(torch.float64)
                         for regressor in regressors
                     ]
@@ -136,7 +137,7 @@ class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
             return [(order[~is_held_out], order[is_held_out]) for is_held_out in masks]
         n_folds = max(2, min(round(1 / self.validation_fraction), n_groups(groups, weights)))
         by_group = GroupKFold(n_folds, shuffle=True, random_state=rng)
-        found = splits(self.cv, by_group, groups, weights, rng) or []
+        found = splits(self.cv, by_group, groups, weights, rng, x, y) or []
         return found if self.cv is not None else found[: self._n_folds(int((weights > 0).sum()) // n_folds)]
 
     def _folds(self, first: np.ndarray, n: int, rng: np.random.RandomState) -> Iterator[np.ndarray]:
@@ -180,13 +181,13 @@ class MixtureStackingRegressor(Forecasts, RegressorMixin, BaseEstimator):
 
 
 def _fitted(
-    regressor: Any, X: Any, y: np.ndarray, weights: np.ndarray, groups: np.ndarray | None, rows: Any = None
+    regressor: Any, X: Any, y: np.ndarray, weights: np.ndarray, nested: Nested, rows: np.ndarray | None = None
 ) -> Any:
     """Return a copy of a regressor, fitted to some of the rows."""
+    model, arguments = nested.prepare(clone(regressor), rows)
     if rows is not None:
-        X, y, weights = _safe_indexing(X, rows), y[rows], weights[rows]
-        groups = None if groups is None else groups[rows]
-    return clone(regressor).fit(X, y, weights, **group_arguments(regressor, groups))
+        X, y, weights = take(X, rows), y[rows], weights[rows]
+    return model.fit(X, y, weights, **arguments)
 
 
 def _pool(predictions: Sequence[NormalMixture], weights: Tensor) -> NormalMixture:

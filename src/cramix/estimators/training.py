@@ -90,7 +90,8 @@ def train(
         order = torch.stack([torch.randperm(n, generator=generator) for _ in range(ensemble.n_estimators)])
         held_out, seen = order[:, :n_held_out], order[:, n_held_out:]
     else:
-        in_turn = [options.splits[i % len(options.splits)] for i in range(ensemble.n_estimators)]
+        # From the last one backwards: that of a time series has the latest and the most rows.
+        in_turn = [options.splits[-1 - i % len(options.splits)] for i in range(ensemble.n_estimators)]
         seen, held_out = (_of_equal_length(sides, generator) for sides in zip(*in_turn, strict=True))
         n_held_out = held_out.shape[1]
     n_batches = max(1, round(seen.shape[1] / options.batch_size))

@@ -63,7 +63,8 @@ class Architecture:
 
     def layers(self) -> dict[str, Any]:
         """Return what shapes the network, but the features extractor."""
-        return {name: getattr(self, name) for name in ("net_arch", "activation_fn", "layer_norm", "dueling", "members")}
+        names = ("net_arch", "activation_fn", "layer_norm", "dueling", "members", "features_dtype")
+        return {name: getattr(self, name) for name in names}
 
 
 class ReturnNetwork(BasePolicy):

@@ -265,6 +265,8 @@ class Recalibration(nn.Module):
         # Files of agents without calibration have none of these names.
         self.active = any(name.startswith(prefix) for name in state_dict)
         if self.active:
+            for name in ("tail_weight", "tail_shift", "tail_scale"):  # older files have no tail
+                state_dict.setdefault(prefix + name, torch.zeros_like(getattr(self, name)))
             super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
