@@ -101,8 +101,8 @@ def test_too_few_rows_for_a_coverage_give_infinite_intervals() -> None:
 def test_a_row_that_was_scored_lies_in_its_interval_or_beyond_its_rank() -> None:
     """At the boundary itself rounding must not exclude a row: exactly rank - 1 scored rows lie outside."""
     X, y = draw(np.random.default_rng(0), 500)
-    model = ConformalRegressor(Wrong(), calibration_fraction=0.5, random_state=0).fit(X, y)
-    ((_, scored),) = model._splits(np.ones(500, dtype=bool), None, np.random.RandomState(0))
+    seen, scored = np.arange(250), np.arange(250, 500)
+    model = ConformalRegressor(Wrong(), cv=[(seen, scored)], random_state=0).fit(X, y)
     low, high = model.predict_interval(X[scored], 0.9).T
     outside = (y[scored] < low) | (y[scored] > high)
     assert outside.sum() == math.floor(0.1 * 251) - 1
