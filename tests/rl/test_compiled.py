@@ -110,6 +110,7 @@ def test_features_in_bfloat16_are_rounded_and_all_else_is_float32(
     file.seek(0)
     again = GMDQN.load(file)
     assert again.policy_kwargs["features_dtype"] == "bfloat16"
+    assert again.policy._get_constructor_parameters()["features_dtype"] == "bfloat16"  # of `policy.save`
     with torch.no_grad():
         torch.testing.assert_close(again.q_net.features(screens), found, rtol=0, atol=0)
 

@@ -124,6 +124,9 @@ def test_recalibrated_spreads_include_rare_outcomes_and_the_order_of_actions_sta
     loaded = Recalibration(1)
     loaded.load_state_dict(layer.state_dict())
     assert torch.equal(loaded(raw, preferred).weights, every.weights)
+    older = {name: x for name, x in layer.state_dict().items() if not name.startswith("tail")}
+    loaded.load_state_dict(older)
+    assert loaded(raw, preferred).n_components == 1
 
 
 def test_atoms_get_no_tail() -> None:
