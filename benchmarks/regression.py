@@ -222,7 +222,10 @@ def ranks(title: str, scored: dict, tables: list[str], order: list[str]) -> list
             close += name == best or gap <= error
             off.append(abs(statistics.mean(r.coverage for r in scored[t][name].values()) - COVERAGE))
         results.append((statistics.mean(rank), name, lowest, close, statistics.mean(off)))
-    return lines + [f"| {n} | {r:.2f} | {lo} | {c} | {100 * o:.1f} points |" for r, n, lo, c, o in sorted(results)]
+    lines += [f"| {n} | {r:.2f} | {lo} | {c} | {100 * o:.1f} points |" for r, n, lo, c, o in sorted(results)]
+    others = [name for name in full if not name.startswith("cramix")]
+    ahead = sum(means[t][OURS] < min(means[t][name] for name in others) for t in tables) if others else 0
+    return [*lines, "", f"{OURS} has a lower CRPS than all other packages on {ahead} of {len(tables)} tables."]
 
 
 def table_of(table: str, by_method: dict[str, dict[int, Row]], order: list[str]) -> list[str]:
