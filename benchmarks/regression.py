@@ -173,10 +173,10 @@ def report(rows: list[Row]) -> None:
             "Ours are defaults. They were chosen on other tables, with two exceptions: earlier versions were tried on "
             "splits of yacht, energy and concrete, and four ways of recalibration were compared; it is not recorded "
             "which splits were seen then. Nothing was computed on splits from 6 on of the small tables, and from 4 on "
-            "of the large ones, before all choices were made. They have a table of ranks of their own. After all fits "
-            "an error was corrected: of more than 4,096 held-out rows, the recalibration of trees and networks together "
-            "used those with the smallest targets. Only protein has as many, and was fitted again. A Gaussian process "
-            "was fitted to about half of the splits.",
+            "of the large ones, before all choices were made. They have a table of ranks of their own. After all "
+            "fits an error was corrected: of more than 4,096 held-out rows, the recalibration of trees and networks "
+            "together used those with the smallest targets. Only protein has as many, and was fitted again. "
+            "A Gaussian process was fitted to about half of the splits.",
         ],
     )
     page.add(ranks(f"Ranks over {len(tables)} tables", scored, tables, order))
