@@ -85,6 +85,7 @@ def friedman(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return X, mean + rng.normal(size=n)
 
 
+@pytest.mark.slow
 def test_a_mixture_is_not_worse_than_one_normal_where_one_is_right() -> None:
     X, observed = friedman(4000, 9)
     scores = {1: [], 4: []}

@@ -100,6 +100,7 @@ def test_version(program: list[str]) -> None:
     assert done.stdout == f"cramix {cramix.__version__}\n"
 
 
+@pytest.mark.slow
 def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     """The script that --show-completion prints works in bash."""
     script = """

@@ -506,6 +506,7 @@ def many_optima(seed: int, n: int = 400, d: int = 2) -> Tensor:
 
 
 @pytest.mark.parametrize(("kind", "shrinkage"), [(MergeDown, 0.0), (MergeDown, 1.0), (ExpectationMaximization, 0.0)])
+@pytest.mark.slow
 def test_more_searches_never_end_worse(kind: type[Method], shrinkage: float) -> None:
     found = torch.tensor(
         [

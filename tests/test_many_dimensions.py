@@ -188,6 +188,7 @@ def test_a_mixture_as_the_target(kind: str, size: Size, within: str, own_weights
 
 @pytest.mark.parametrize("size", LARGE.values(), ids=LARGE)
 @pytest.mark.parametrize("kind", DENSE)
+@pytest.mark.slow
 def test_a_mixture_in_many_dimensions_as_the_target(kind: str, size: Size) -> None:
     check_all(kind, size, setting(kind, size, within="shared"))
 

@@ -56,6 +56,7 @@ def plain(net: nn.Module, loss: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor
 
 
 @pytest.mark.parametrize(("dim", "covariance", "loss"), CASES)
+@pytest.mark.slow
 def test_compiles_as_one_graph(dim: int, covariance: str, loss: nn.Module) -> None:
     torch._dynamo.reset()  # only so many graphs of one function are kept
     net, (x, y) = network(dim, covariance), data(dim)

@@ -93,6 +93,7 @@ def test_weights_are_near_the_best_and_not_farther_from_equal_ones_than_needed()
         assert abs(share - 0.5) <= abs(grid[best] - 0.5) + 0.005
 
 
+@pytest.mark.slow
 def test_data_frames_tensors_pickles_and_seeds() -> None:
     X, y = table(100, 0)
     model = MixtureStackingRegressor([TREES, NETWORKS], random_state=0)

@@ -250,6 +250,7 @@ def test_a_resumed_population_is_bit_identical(tmp_path):
         checkpoint.restore(path, Population(plan(("gmdqn",)), CPU))
 
 
+@pytest.mark.slow
 def test_training_stops_resumes_and_writes_every_run(tmp_path):
     p = plan(("gmdqn", "ddqn"), games=("breakout",))
     jobs = [Job("x", p, {"gmdqn": "ours"}), Job("beside", plan(("gmdqn",), games=("freeway",), hidden=8, steps=600))]

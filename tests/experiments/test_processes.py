@@ -75,6 +75,7 @@ def sleep_or_fail(seconds: float) -> float:
     return seconds
 
 
+@pytest.mark.slow
 def test_a_queue_goes_on_after_errors_and_stops_at_its_limit():
     jobs = [("long", (600.0,)), ("short", (0.0,)), ("wrong", (-1.0,))]
     found = dict(run_queue(sleep_or_fail, lambda: jobs.pop() if jobs else None, 2, seconds=20.0))

@@ -298,6 +298,7 @@ class Late(gymnasium.Env):
 
 
 @pytest.mark.parametrize("reward", [830.0, 0.01])
+@pytest.mark.slow
 def test_rewards_that_come_late_set_the_unit(reward):
     """Warm-up and the first 1,000 updates see no reward; the buffer has forgotten them in the end."""
     model = GMDQN(

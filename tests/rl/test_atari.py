@@ -43,6 +43,7 @@ def test_rewards_are_clipped_in_training_only(monkeypatch):
     assert training.step(np.array([0]))[1].tolist() == [1.0]
 
 
+@pytest.mark.slow
 def test_several_games_run_in_processes_of_their_own():
     envs = make_training_env(PONG, 2)
     try:
