@@ -120,6 +120,7 @@ def test_what_is_no_split_is_refused(name: str) -> None:
     rows = np.arange(30)
     refuses(lambda: clone(_of(name, [(rows, [])])).fit(X, y), "cv", "30 and 0")
     refuses(lambda: clone(_of(name, [(rows, rows[:5])])).fit(X, y), "cv", "5 that are both")
+    refuses(lambda: clone(REGRESSORS[name]).fit(X, y, groups=np.r_[np.nan, groups[1:]]), "groups", "missing", "known")
     mixed = np.array(["a", None] * 15, dtype=object)
     refuses(lambda: clone(REGRESSORS[name]).fit(X, y, groups=mixed), "groups", "both", "all text")
     refuses(lambda: clone(REGRESSORS[name]).fit(X, y, groups=groups[:-1]), "groups", "(29,)", "(30,)")

@@ -44,6 +44,8 @@ def read_groups(groups: Any, n: int) -> np.ndarray | None:
     found = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
     if found.shape != (n,):
         raise ValueError(f"groups must have shape {(n,)}, a group for each row; got {found.shape}.")
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise ValueError("groups must be known for all rows; got missing or infinite ones. Give such rows their own.")
     try:
         kinds, found = np.unique(found, return_inverse=True)
     except TypeError as error:
