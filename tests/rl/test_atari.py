@@ -75,10 +75,16 @@ def test_training_from_the_name_alone(tmp_path):
     assert -21 <= result["mean"] <= 21
 
 
+def test_games_have_a_preset_of_their_own():
+    assert Run(PONG).preset == "atari"
+    assert Run(PONG, preset="default").preset == "default"
+    assert Run("CartPole-v1").preset == "default"
+
+
 @pytest.mark.slow
 def test_the_preset_is_for_all_algorithms(tmp_path):
     settings = {"learning_starts": 100, "buffer_size": 400}
-    run = Run(PONG, algo="ddqn", steps=120, preset="atari", settings=settings, episodes=1, curve_episodes=0, envs=2)
+    run = Run(PONG, algo="ddqn", steps=120, settings=settings, episodes=1, curve_episodes=0, envs=2)
     assert -21 <= train(run, tmp_path)["mean"] <= 21
     model = ALGORITHMS["ddqn"].load(tmp_path / "model.zip")
     assert (model.batch_size, model.gamma, model.optimize_memory_usage) == (32, 0.99, True)

@@ -40,8 +40,11 @@ def train(
     ] = 1,
     seed: Seed = 0,
     preset: Annotated[
-        str, typer.Option("--preset", help="Settings to start from: default, paper or atari.")
-    ] = "default",
+        str,
+        typer.Option(
+            "--preset", help="Settings to start from: default, paper or atari; by default atari for games of ALE."
+        ),
+    ] = "",
     risk: Risk = None,
     settings: Annotated[
         list[str] | None,

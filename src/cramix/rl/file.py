@@ -17,7 +17,7 @@ from stable_baselines3.her import her_replay_buffer
 from torch import Tensor, nn
 
 from cramix.atomic import replacing
-from cramix.rl import replay
+from cramix.rl import features, replay
 from cramix.rl.archive import MALFORMED, pack, unpack
 from cramix.rl.learner import optimizer_state, restore_optimizer
 from cramix.rl.spaces import from_json, to_json
@@ -38,7 +38,9 @@ _COUNTERS = (
 _ONLINE, _TARGET = "q_net.", "q_net_target."
 _OMITTED = object()
 # Classes that files may name.
-_MODULES = {module.__name__: module for module in (nn, torch.optim, torch_layers, buffers, her_replay_buffer, replay)}
+_MODULES = {
+    module.__name__: module for module in (nn, torch.optim, torch_layers, features, buffers, her_replay_buffer, replay)
+}
 _SCHEDULES = (utils.LinearSchedule, utils.ConstantSchedule)
 # A function of the remaining progress is stored as a table of this many values.
 _TABLE = 1001

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from cramix.fitting.learning_rates import require_lion
 from cramix.mixture import NormalMixture
+from cramix.rl.features import find_features_extractor
 from cramix.rl.masks import apply_mask, mask_of
 from cramix.rl.network import Architecture, Observation, ReturnNetwork
 from cramix.rl.recalibration import Recalibration
@@ -38,7 +39,8 @@ class ReturnPolicy(BasePolicy):
         lr_schedule: learning rate as a function of the remaining progress.
         net_arch: widths of the hidden layers; None is [128, 128], and [] for `CnnPolicy`.
         activation_fn: class of the activations.
-        features_extractor_class: the first layers; None depends on the policy.
+        features_extractor_class: the first layers: a class as in Stable-Baselines3, or the name of one there or of
+            `SmallCNN`, for images; None depends on the policy.
         features_extractor_kwargs: its arguments.
         normalize_images: whether images are divided by 255.
         optimizer_class: a class like those of `torch.optim`, the name of one there, or "Lion"; Adam has `eps=1e-4` if
@@ -65,7 +67,7 @@ class ReturnPolicy(BasePolicy):
         lr_schedule: Schedule,
         net_arch: list[int] | None = None,
         activation_fn: Callable[[], nn.Module] = nn.ReLU,
-        features_extractor_class: type[BaseFeaturesExtractor] | None = None,
+        features_extractor_class: type[BaseFeaturesExtractor] | str | None = None,
         features_extractor_kwargs: dict[str, Any] | None = None,
         normalize_images: bool = True,
         optimizer_class: type[torch.optim.Optimizer] | str = torch.optim.Adam,
@@ -82,7 +84,7 @@ class ReturnPolicy(BasePolicy):
         super().__init__(
             observation_space,
             action_space,
-            features_extractor_class or self.default_extractor,
+            find_features_extractor(features_extractor_class or self.default_extractor),
             dict(features_extractor_kwargs or {}),
             normalize_images=normalize_images,
             optimizer_class=find_optimizer(optimizer_class),

@@ -21,7 +21,7 @@ from cramix.checks import check_choice, check_integer
 from cramix.rl import file
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.calibration import calibrate, compare
-from cramix.rl.environments import make_training_env
+from cramix.rl.environments import is_atari, make_training_env
 from cramix.rl.evaluation import evaluate
 from cramix.rl.folder import locked, read_json, read_result, remove_partial_files, write_json
 from cramix.rl.spaces import check_spaces
@@ -40,7 +40,8 @@ class Run:
         algo: name of the algorithm, a key of `ALGORITHMS`.
         steps: number of environment steps.
         seed: of everything random.
-        preset: of the algorithm's settings.
+        preset: of the algorithm's settings; if empty, "atari" for games of the Arcade Learning Environment, and
+            "default" for others.
         settings: changes to the preset; plain values.
         interval: steps between checkpoints, the most that an interruption loses.
         curve_episodes: number of evaluation episodes at each checkpoint, for the learning curve.
@@ -53,7 +54,7 @@ class Run:
     algo: str = "gmdqn"
     steps: int = 300_000
     seed: int = 0
-    preset: str = "default"
+    preset: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     interval: int = 25_000
     curve_episodes: int = 10
@@ -69,6 +70,8 @@ class Run:
             check_integer(name, getattr(self, name), 1)
         check_integer("curve_episodes", self.curve_episodes, 0)
         _find(self.env)
+        if not self.preset:
+            object.__setattr__(self, "preset", "atari" if is_atari(self.env) else "default")
 
     @property
     def name(self) -> str:

@@ -1,0 +1,83 @@
+"""Features extractors: by class or by name, and the small one for images."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from gymnasium import spaces
+from stable_baselines3.common.envs import FakeImageEnv
+from stable_baselines3.common.torch_layers import NatureCNN
+
+from cramix.rl import GMDQN
+from cramix.rl.features import SmallCNN, find_features_extractor
+from tests.refusals import refuses
+from tests.rl.games import QUICK, Steps
+from tests.rl.learners import same
+
+SMALL = {**QUICK, "policy_kwargs": {"features_extractor_class": "SmallCNN", "members": 1}, "buffer_size": 60}
+
+
+def images(size=30):
+    return FakeImageEnv(screen_height=size, screen_width=size, n_channels=1, discrete=True)
+
+
+def kernel(layer, channels, order):
+    """The weight of a layer as that of a convolution, `(filters, channels, 5, 5)`."""
+    shape = [{"c": channels, "y": 5, "x": 5}[axis] for axis in order]
+    return layer.weight.unflatten(1, shape).permute(0, *(1 + order.index(axis) for axis in "cyx"))
+
+
+def test_the_small_network_by_convolutions():
+    torch.manual_seed(0)
+    net = SmallCNN(spaces.Box(0, 1, (2, 32, 61)), features_dim=7)
+    x = torch.rand(3, 2, 32, 61, requires_grad=True)
+    maps = torch.relu(F.conv2d(x, kernel(net.first, 2, "xcy"), net.first.bias, stride=5))
+    maps = torch.relu(F.conv2d(maps, kernel(net.second, 32, "yxc"), net.second.bias, stride=5))
+    assert maps.shape == (3, 64, 1, 2)
+    expected = torch.relu(net.last(maps.permute(0, 2, 3, 1).flatten(1)))
+    torch.testing.assert_close(net(x), expected)
+    parameters = tuple(net.parameters())
+    wanted = torch.autograd.grad(expected.square().sum(), (x, *parameters))
+    for one, other in zip(torch.autograd.grad(net(x).square().sum(), (x, *parameters)), wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_small_network_of_atari_has_the_published_size():
+    net = SmallCNN(spaces.Box(0, 255, (4, 84, 84), np.uint8))
+    # 32 and 64 filters of 5 x 5, and 256 units for 64 maps of 3 x 3.
+    assert sum(p.numel() for p in net.parameters()) == 32 * (100 + 1) + 64 * (800 + 1) + 256 * (576 + 1)
+
+
+def test_extractors_have_names():
+    assert find_features_extractor("SmallCNN") is SmallCNN
+    assert find_features_extractor(NatureCNN) is NatureCNN
+    model = GMDQN("CnnPolicy", images(), **SMALL)
+    assert isinstance(model.q_net.features_extractor, SmallCNN)
+    assert isinstance(GMDQN("CnnPolicy", images(36), **QUICK).q_net.features_extractor, NatureCNN)
+
+
+def test_other_names_and_small_images_are_refused():
+    def made(name, env):
+        return lambda: GMDQN(
+            "CnnPolicy", env, **{**SMALL, "policy_kwargs": {"features_extractor_class": name, "members": 1}}
+        )
+
+    refuses(made("LargeCNN", images()), "features_extractor_class", "'LargeCNN'")
+    refuses(made("SmallCNN", images(24)), "observation_space", "(1, 24, 24)")
+    refuses(lambda: SmallCNN(gymnasium.spaces.Box(0, 1, (3,))), "observation_space", "(3,)")
+    refuses(lambda: SmallCNN(spaces.Box(0, 1, (1, 30, 30)), 0), "features_dim", "0")
+    with pytest.raises(ValueError, match="observation_space must have images"):
+        GMDQN("MlpPolicy", Steps(), **{**QUICK, "policy_kwargs": {"features_extractor_class": SmallCNN}})
+
+
+@pytest.mark.parametrize("named", ["SmallCNN", SmallCNN])
+def test_files_hold_the_name(named, tmp_path):
+    kwargs = {"features_extractor_class": named, "features_extractor_kwargs": {"features_dim": 8}, "members": 1}
+    model = GMDQN("CnnPolicy", images(), seed=0, **{**SMALL, "policy_kwargs": kwargs}).learn(40)
+    assert model._n_updates > 0
+    model.save(tmp_path / "agent.zip")
+    again = GMDQN.load(tmp_path / "agent.zip")
+    assert same(model, again)
+    assert isinstance(again.q_net.features_extractor, SmallCNN)
+    assert again.policy_kwargs["features_extractor_class"] == named
