@@ -1,10 +1,11 @@
 """Features extractors: by class or by name, and the small one for images."""
 
+import itertools
+
 import gymnasium
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from gymnasium import spaces
 from stable_baselines3.common.envs import FakeImageEnv
 from stable_baselines3.common.torch_layers import NatureCNN
@@ -22,25 +23,31 @@ def images(size=30):
     return FakeImageEnv(screen_height=size, screen_width=size, n_channels=1, discrete=True)
 
 
-def kernel(layer, channels, order):
-    """The weight of a layer as that of a convolution, `(filters, channels, 5, 5)`."""
-    shape = [{"c": channels, "y": 5, "x": 5}[axis] for axis in order]
-    return layer.weight.unflatten(1, shape).permute(0, *(1 + order.index(axis) for axis in "cyx"))
-
-
-def test_the_small_network_by_convolutions():
+def test_the_small_network_by_loops():
+    """Two convolutions and a linear layer, written with loops over patches."""
     torch.manual_seed(0)
-    net = SmallCNN(spaces.Box(0, 1, (2, 32, 61)), features_dim=7)
-    x = torch.rand(3, 2, 32, 61, requires_grad=True)
-    maps = torch.relu(F.conv2d(x, kernel(net.first, 2, "xcy"), net.first.bias, stride=5))
-    maps = torch.relu(F.conv2d(maps, kernel(net.second, 32, "yxc"), net.second.bias, stride=5))
-    assert maps.shape == (3, 64, 1, 2)
-    expected = torch.relu(net.last(maps.permute(0, 2, 3, 1).flatten(1)))
-    torch.testing.assert_close(net(x), expected)
-    parameters = tuple(net.parameters())
-    wanted = torch.autograd.grad(expected.square().sum(), (x, *parameters))
-    for one, other in zip(torch.autograd.grad(net(x).square().sum(), (x, *parameters)), wanted, strict=True):
-        torch.testing.assert_close(one, other)
+    net = SmallCNN(spaces.Box(0, 1, (2, 32, 61)), features_dim=7).double()
+    first, second, last = (layer for layer in net.layers if hasattr(layer, "weight"))
+
+    def convolved(layer, maps):
+        rows, columns = maps.shape[1] // 5, maps.shape[2] // 5
+        out = torch.zeros(len(layer.weight), rows, columns, dtype=maps.dtype)
+        for i, j in itertools.product(range(rows), range(columns)):
+            patch = maps[:, 5 * i : 5 * i + 5, 5 * j : 5 * j + 5]
+            out[:, i, j] = torch.relu((layer.weight * patch).sum((1, 2, 3)) + layer.bias)
+        return out
+
+    images = torch.rand(3, 2, 32, 61, dtype=torch.float64)
+    expected = [torch.relu(last(convolved(second, convolved(first, x)).flatten())) for x in images]
+    torch.testing.assert_close(net(images), torch.stack(expected))
+
+
+@pytest.mark.parametrize("name", ["SmallCNN", "NatureCNN"])
+def test_the_order_of_channels_in_memory_changes_nothing(name):
+    torch.manual_seed(0)
+    net = find_features_extractor(name)(spaces.Box(0, 255, (4, 84, 84), np.uint8)).double()
+    images = torch.rand(2, 4, 84, 84, dtype=torch.float64)
+    torch.testing.assert_close(net(images.contiguous(memory_format=torch.channels_last)), net(images))
 
 
 def test_the_small_network_of_atari_has_the_published_size():

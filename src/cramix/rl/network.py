@@ -172,8 +172,11 @@ class ReturnNetwork(BasePolicy):
         """Return an observation as Stable-Baselines3 does; the one-hot encoding is one that compiles."""
         dtype = self.each[0][-1].dtype  # type: ignore[index]
         if key not in self._choices:
+            if key in self._images:
+                # Convolutions are faster if channels are the last axis in memory.
+                return (observation.contiguous(memory_format=torch.channels_last) / 255.0).to(dtype)
             values: Any = preprocess_obs(observation, space, normalize_images=False)
-            return (values / 255.0 if key in self._images else values).to(dtype)
+            return values.to(dtype)
         choices = torch.arange(*self._choices[key], device=observation.device)
         return (observation.long().unsqueeze(-1) == choices).to(dtype)
 

@@ -322,9 +322,12 @@ def _gather(array: np.ndarray, rows: np.ndarray, device: torch.device) -> torch.
     """Return rows of an array as `_take` does, on a device.
 
     For a GPU they are collected in pinned memory, in their own type, so that the copy does not wait for the GPU.
+    On a CPU the channels of images become the last axis in memory, which is cheapest while they are bytes.
     """
     if device.type != "cuda":
-        return torch.from_numpy(_take(array, rows))
+        taken = torch.from_numpy(_take(array, rows))
+        images = taken.ndim == 4 and taken.dtype == torch.uint8
+        return taken.contiguous(memory_format=torch.channels_last) if images else taken
     dtype = torch.from_numpy(array[:0]).dtype
     pinned = torch.empty((len(rows), *array.shape[2:]), dtype=dtype, pin_memory=True)
     _take(array, rows, pinned.numpy())
