@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from cramix.nn.parametrization import mixture_parameters
+import cramix
+from cramix.nn.parametrization import mixture_parameters, precondition
 
 D = torch.float64
 
@@ -40,3 +41,23 @@ def test_gradients_of_scales_are_at_most_one() -> None:
     (slopes,) = torch.autograd.grad(scales.sum(), raw)
     assert slopes.min() >= 0
     assert slopes.max() <= 1
+
+
+def test_preconditioning_divides_gradients_by_weights_and_changes_no_value() -> None:
+    raw, means, scales = outputs(0).requires_grad_(), outputs(1).requires_grad_(), outputs(2).exp().requires_grad_()
+    weights = raw.softmax(-1)
+    y = torch.linspace(-3, 3, 20, dtype=D)
+
+    def loss(means: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        return cramix.crps(cramix.NormalMixture(weights, means, scales), y).sum()
+
+    plain = torch.autograd.grad(loss(means, scales), (raw, means, scales), retain_graph=True)
+    moved = precondition(weights, means, scales)
+    assert torch.equal(moved[0], means)
+    assert torch.equal(moved[1], scales)
+    found = torch.autograd.grad(loss(*moved), (raw, means, scales))
+    torch.testing.assert_close(found[0], plain[0], rtol=1e-12, atol=0)
+    assert (weights < 1 / 90).any()
+    gain = [[1 / max(3 * w, 1 / 30) for w in row] for row in weights.tolist()]
+    for x, y in zip(found[1:], plain[1:], strict=True):
+        torch.testing.assert_close(x, y * torch.tensor(gain, dtype=D), rtol=1e-12, atol=0)

@@ -56,11 +56,11 @@ def check_number(name: str, value: object, *, positive: bool = False) -> None:
         raise ValueError(f"{name} must be a number {rule}; got {value!r}.")
 
 
-def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Require one of some names."""
-    names = tuple(choices)
-    if value not in names:
-        raise ValueError(f"{name} must be one of {', '.join(names)}; got {value!r}.")
+def check_choice(name: str, value: object, choices: Iterable[object]) -> None:
+    """Require one of some values."""
+    known = tuple(choices)
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(str, known))}; got {value!r}.")
 
 
 def check_within(name: str, x: Tensor, interval: str) -> None:

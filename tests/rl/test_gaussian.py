@@ -104,6 +104,25 @@ def test_gradients_of_losses(kind, scales):
     assert torch.autograd.gradcheck(loss, (features, *layer.parameters()))
 
 
+@pytest.mark.parametrize("kind", HEADS)
+def test_preconditioning_is_an_option_of_all_losses(kind):
+    target = parts(2)
+    losses, slopes = {}, {}
+    for flag in (False, True):
+        prediction = Parts(*(x.requires_grad_() for x in parts(3)[:3]))
+        loss = head(kind, preconditioned=flag).loss(prediction, target)
+        losses[flag], slopes[flag] = loss, torch.autograd.grad(loss.sum(), prediction[:3])
+    torch.testing.assert_close(losses[True], losses[False], rtol=0, atol=0)
+    torch.testing.assert_close(slopes[True][0], slopes[False][0])
+    gain = 1 / (3 * parts(3).weights).clamp_min(1 / 30)
+    for i in (1, 2):
+        torch.testing.assert_close(slopes[True][i], gain * slopes[False][i])
+
+
+def test_only_gmdqn_is_preconditioned_by_default():
+    assert [kind.defaults()["preconditioned"] for kind in HEADS] == [True, False, False]
+
+
 @pytest.mark.parametrize("dueling", [False, True])
 def test_distributions_are_valid_and_components_start_apart(dueling):
     torch.manual_seed(0)
@@ -173,7 +192,10 @@ def test_parts_of_actions():
     torch.testing.assert_close(p.weights, weights[0].expand(4, 3))
 
 
-@pytest.mark.parametrize("bad", [{"n_components": 0}, {"scales": "exp"}, {"min_scale": -1.0}, {"penalty_factor": "x"}])
+@pytest.mark.parametrize(
+    "bad",
+    [{"n_components": 0}, {"scales": "exp"}, {"min_scale": -1.0}, {"penalty_factor": "x"}, {"preconditioned": "yes"}],
+)
 def test_bad_settings_are_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         CramerReturns(4, 2, **bad)

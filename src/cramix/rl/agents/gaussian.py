@@ -14,7 +14,8 @@ from cramix.distance.cramer.distance import cramer_squared
 from cramix.distance.density import density_l2_squared
 from cramix.distance.likelihood import negative_log_likelihood
 from cramix.loss.cross_entropy import nodes_of
-from cramix.nn.parametrization import mixture_parameters
+from cramix.mixture import NormalMixture
+from cramix.nn.parametrization import mixture_parameters, precondition
 from cramix.rl import pretrained
 from cramix.rl.algorithm import DistributionalDQN
 from cramix.rl.returns import ActionLinear, Parts, Returns, evenly_spaced
@@ -32,6 +33,8 @@ class GaussianReturns(Returns):
             added to the loss, as in the paper; the loss uses the absolute value of a negative scale.
         min_scale: smallest scale, in units of the network.
         penalty_factor: weight of the penalty.
+        preconditioned: whether the gradients of means and scales are divided by the weights, see
+            `cramix.nn.parametrization.precondition`.
     """
 
     def __init__(
@@ -44,14 +47,16 @@ class GaussianReturns(Returns):
         scales: str = "softplus",
         min_scale: float = 0.0,
         penalty_factor: float = 10.0,
+        preconditioned: bool = False,
     ):
         super().__init__(features, actions, dueling)
         check_integer("n_components", n_components, 1)
         check_choice("scales", scales, ("softplus", "penalty"))
         check_number("min_scale", min_scale)
         check_number("penalty_factor", penalty_factor)
+        check_choice("preconditioned", preconditioned, (True, False))
         self.n_components, self.scales, self.min_scale = n_components, scales, min_scale
-        self.penalty_factor = penalty_factor
+        self.penalty_factor, self.preconditioned = penalty_factor, preconditioned
         self.logits = ActionLinear(features, actions, n_components, dueling)
         self.values = ActionLinear(features, actions, 2 * n_components, dueling)
         # Components that start equal have equal gradients and stay equal.
@@ -72,6 +77,13 @@ class GaussianReturns(Returns):
             *mixture_parameters(logits, means, raw_scales, min_scale=self.min_scale, positive=positive), raw_scales
         )
 
+    def learned(self, prediction: Parts) -> NormalMixture:
+        """Return the prediction as the mixture that a loss compares with the target."""
+        if self.preconditioned:
+            means, scales = precondition(prediction.weights, prediction.means, prediction.scales)
+            prediction = prediction._replace(means=means, scales=scales)
+        return prediction.mixture()
+
     def penalty(self, prediction: Parts) -> Tensor:  # noqa: D102
         if self.scales == "softplus" or prediction.extra is None:
             return super().penalty(prediction)
@@ -90,10 +102,17 @@ class GaussianReturns(Returns):
 
 
 class CramerReturns(GaussianReturns):
-    """Gaussian mixtures; the loss is `C2^2` to the target, in closed form (docs/math.md, eq. 4)."""
+    """Gaussian mixtures; the loss is `C2^2` to the target, in closed form (docs/math.md, eq. 4).
+
+    `preconditioned` is true unless it is given.
+    """
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:  # noqa: D102
+        return {**super().defaults(), "preconditioned": True}
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
-        return cramer_squared(prediction.mixture(), target.mixture())
+        return cramer_squared(self.learned(prediction), target.mixture())
 
 
 class GMDQN(DistributionalDQN):
@@ -130,7 +149,7 @@ class GMDQN(DistributionalDQN):
                 "members": 1,
                 "optimizer_class": "Lion",
             },
-            "returns": {"n_components": 3, "scales": "penalty", "penalty_factor": 10.0},
+            "returns": {"n_components": 3, "scales": "penalty", "penalty_factor": 10.0, "preconditioned": False},
         },
     }
 
@@ -165,7 +184,7 @@ class JensenTsallisReturns(PositiveScaleReturns):
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
         wide = target._replace(scales=target.scales.clamp_min(self.min_scale))
-        return density_l2_squared(prediction.mixture(), wide.mixture())
+        return density_l2_squared(self.learned(prediction), wide.mixture())
 
 
 class JTDQN(DistributionalDQN):
@@ -189,7 +208,7 @@ class LikelihoodReturns(PositiveScaleReturns):
     """
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
-        return negative_log_likelihood(prediction.mixture(), *nodes_of(target.mixture()))
+        return negative_log_likelihood(self.learned(prediction), *nodes_of(target.mixture()))
 
 
 class NLLDQN(DistributionalDQN):
