@@ -282,3 +282,14 @@ def test_an_agent_is_calibrated_and_its_calibration_shown(folder: Path) -> None:
 def test_the_learning_curve_has_the_calibration(trained: tuple[Path, dict, str]) -> None:
     rows = json.loads((trained[0] / "result.json").read_text())["curve"]
     assert all(row["return_crps"] > 0 and 0 <= row["coverage_80"] <= 1 for row in rows)
+
+
+def test_contradictions_are_refused_before_training(tmp_path: Path) -> None:
+    arguments = ("train", "CartPole-v1", "--out", tmp_path / "run")
+    assert "--risk is cvar:0.2, and --set risk is mean" in refuses(
+        *arguments, "--risk", "cvar:0.2", "--set", "risk=mean"
+    )
+    assert "--calibrate must be 0, or at least 16" in refuses(*arguments, "--calibrate", 5)
+    assert "must be known names" in refuses(*arguments, "--set", "_init_setup_model=false")
+    assert "device" in refuses(*arguments, "--set", "device=foo")
+    assert not (tmp_path / "run" / "model.zip").exists()

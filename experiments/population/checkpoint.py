@@ -19,7 +19,7 @@ from experiments.population.memory import Memory
 from experiments.population.vectorized import VectorizedLearner
 
 NAME = "population.zip"
-_FORMAT = 1
+_FORMAT = 2
 _DAMAGE: tuple[type[Exception], ...] = (*MALFORMED, RuntimeError)
 _PART, _OPTIMIZER = "population", "optimizer/"
 
@@ -65,7 +65,8 @@ class Checkpoint:
         """Write the file, atomically."""
         metadata = {"format": _FORMAT, "runs": self.runs, "updates": self.learner.updates, **progress._asdict()}
         tensors = self._tensors(progress.step)
-        tensors |= {f"{_OPTIMIZER}{name}": x for name, x in optimizer_state(self.learner.optimizer).items()}
+        state = optimizer_state(self.learner.optimizer, self.learner.parameters)
+        tensors |= {f"{_OPTIMIZER}{name}": x for name, x in state.items()}
         tensors["generator"] = self.generator.get_state()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(self.path) as file:
@@ -118,5 +119,6 @@ class Checkpoint:
         self.memory.set_count(metadata["step"])
         self.generator.set_state(tensors["generator"])
         state = {name.removeprefix(_OPTIMIZER): x for name, x in tensors.items() if name.startswith(_OPTIMIZER)}
-        restore_optimizer(self.learner.optimizer, state)  # in new tensors: its steps are in no graph
+        # In new tensors: its steps are in no graph.
+        restore_optimizer(self.learner.optimizer, state, self.learner.parameters)
         self.learner.updates = metadata["updates"]

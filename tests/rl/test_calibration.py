@@ -137,6 +137,12 @@ def test_normalised_rewards_and_observations():
     scaled = env.normalize_reward(np.array(rewards))
     assert played.returns[0].item() == pytest.approx(float(scaled @ [1, 0.9, 0.81]), rel=1e-5)
     assert played.scores[0] == pytest.approx(sum(rewards))
+    np.testing.assert_allclose(evaluate(model, Dice, 3), played.scores)
+    seen, _ = Dice().reset(seed=1_000_000)
+    other = VecNormalize(make_vec_env(Dice, n_envs=2), gamma=0.9)
+    other.obs_rms.mean, other.obs_rms.var = -7 * np.ones_like(seen), 100 * np.ones_like(seen)
+    model.set_env(other)
+    assert not torch.equal(play_trajectories(model, Dice, 1).raw[0].means, played.raw[0].means)
 
 
 def test_rewards_of_atari_games_are_clipped_as_in_training(monkeypatch):
@@ -230,6 +236,23 @@ def test_the_callback_logs_and_calibrates():
     assert [x["eval/coverage_80"] for x in logged] == [row["coverage_80"] for row in callback.history]
     assert model.policy.recalibration.active
     assert callback.history[-1]["return_crps"] < callback.history[-2]["return_crps"]
+    model.learn(60, callback=callback)
+    assert [row["step"] for row in callback.history] == [40, 80, 100, 40, 60]
+
+
+def test_a_calibration_that_fails_leaves_the_former_one():
+    def broken():
+        raise RuntimeError("no environment")
+
+    model = agent()
+    calibrate(model, Dice, 64)
+    layer = model.policy.recalibration
+    assert layer.active
+    with pytest.raises(RuntimeError, match="no environment"):
+        calibrate(model, broken, 64)
+    assert model.policy.recalibration.active
+    for x, y in zip(model.policy.recalibration.buffers(), layer.buffers(), strict=True):
+        assert torch.equal(x, y)
 
 
 def test_the_plot_shows_the_figures(tmp_path):

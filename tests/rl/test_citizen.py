@@ -27,6 +27,7 @@ from stable_baselines3.her import HerReplayBuffer
 from torch import nn
 
 from cramix.rl import GMDQN
+from cramix.rl.replay import Replay
 from tests.refusals import refuses
 from tests.rl.games import QUICK, Steps
 from tests.rl.learners import same
@@ -151,6 +152,18 @@ def test_buffers_of_theirs(kind, tmp_path):
     assert type(again.replay_buffer) is again.replay_buffer_class is kind
     np.testing.assert_array_equal(again.replay_buffer.rewards, model.replay_buffer.rewards)
     again.learn(20, reset_num_timesteps=False)
+
+
+@pytest.mark.parametrize("kind", [Replay, NStepReplayBuffer])
+def test_buffers_with_n_steps_have_those_of_the_model(kind):
+    model = GMDQN("MlpPolicy", Steps(), n_steps=5, gamma=0.9, replay_buffer_class=kind, **QUICK)
+    assert (model.replay_buffer.n_steps, model.replay_buffer.gamma) == (5, 0.9)
+    model.gamma, model.n_steps = 0.8, 2
+    assert (model.replay_buffer.n_steps, model.replay_buffer.gamma) == (2, 0.8)
+    for given in (None, kind):
+        kwargs = {"replay_buffer_class": given, "replay_buffer_kwargs": {"n_steps": 5}}
+        refuses(lambda kwargs=kwargs: GMDQN("MlpPolicy", Steps(), **kwargs, **QUICK), "replay_buffer_kwargs", "n_steps")
+    refuses(lambda: GMDQN("MlpPolicy", Steps(), replay_buffer_class="Replay", **QUICK), "replay_buffer_class", "Replay")
 
 
 def test_n_steps_of_a_buffer_of_theirs_are_its_own():

@@ -44,13 +44,15 @@ def test_copies_of_copies_and_of_models_that_never_learned():
 
 
 def test_a_policy_in_a_file_of_torch(tmp_path):
-    model = GMDQN("MlpPolicy", "CartPole-v1", seed=0, **QUICK).learn(60)
+    model = GMDQN("MlpPolicy", "CartPole-v1", seed=0, risk="cvar:0.1", **QUICK).learn(60)
     model.policy.save(tmp_path / "policy.pkl")
     again = type(model.policy).load(tmp_path / "policy.pkl")
     seen = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
     np.testing.assert_array_equal(
         model.policy.predict(seen, deterministic=True)[0], again.predict(seen, deterministic=True)[0]
     )
+    assert again.measure == model.policy.measure
+    model.risk = "mean"
     model.q_net.save(tmp_path / "net.pkl")
     net = type(model.q_net).load(tmp_path / "net.pkl")
     assert torch.equal(net(torch.as_tensor(seen)).means, model.q_net(torch.as_tensor(seen)).means)

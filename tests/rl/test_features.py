@@ -26,19 +26,19 @@ def images(size=30):
 def test_the_small_network_by_loops():
     """Two convolutions and a linear layer, written with loops over patches."""
     torch.manual_seed(0)
-    net = SmallCNN(spaces.Box(0, 1, (2, 32, 61)), features_dim=7).double()
+    net = SmallCNN(spaces.Box(0, 1, (2, 21, 46)), features_dim=7).double()
     first, second, last = (layer for layer in net.layers if hasattr(layer, "weight"))
 
-    def convolved(layer, maps):
-        rows, columns = maps.shape[1] // 5, maps.shape[2] // 5
+    def convolved(layer, maps, size, stride):
+        rows, columns = (1 + (side - size) // stride for side in maps.shape[1:])
         out = torch.zeros(len(layer.weight), rows, columns, dtype=maps.dtype)
         for i, j in itertools.product(range(rows), range(columns)):
-            patch = maps[:, 5 * i : 5 * i + 5, 5 * j : 5 * j + 5]
+            patch = maps[:, stride * i : stride * i + size, stride * j : stride * j + size]
             out[:, i, j] = torch.relu((layer.weight * patch).sum((1, 2, 3)) + layer.bias)
         return out
 
-    images = torch.rand(3, 2, 32, 61, dtype=torch.float64)
-    expected = [torch.relu(last(convolved(second, convolved(first, x)).flatten())) for x in images]
+    images = torch.rand(3, 2, 21, 46, dtype=torch.float64)
+    expected = [torch.relu(last(convolved(second, convolved(first, x, 8, 4), 4, 2).flatten())) for x in images]
     torch.testing.assert_close(net(images), torch.stack(expected))
 
 
@@ -52,8 +52,8 @@ def test_the_order_of_channels_in_memory_changes_nothing(name):
 
 def test_the_small_network_of_atari_has_the_published_size():
     net = SmallCNN(spaces.Box(0, 255, (4, 84, 84), np.uint8))
-    # 32 and 64 filters of 5 x 5, and 256 units for 64 maps of 3 x 3.
-    assert sum(p.numel() for p in net.parameters()) == 32 * (100 + 1) + 64 * (800 + 1) + 256 * (576 + 1)
+    # 16 filters of 8 x 8, 32 of 4 x 4, and 256 units for 32 maps of 9 x 9.
+    assert sum(p.numel() for p in net.parameters()) == 16 * (256 + 1) + 32 * (256 + 1) + 256 * (2592 + 1)
 
 
 def test_extractors_have_names():
@@ -71,9 +71,12 @@ def test_other_names_and_small_images_are_refused():
         )
 
     refuses(made("LargeCNN", images()), "features_extractor_class", "'LargeCNN'")
-    refuses(made("SmallCNN", images(24)), "observation_space", "(1, 24, 24)")
+    refuses(made("SmallCNN", images(19)), "observation_space", "(1, 19, 19)")
     refuses(lambda: SmallCNN(gymnasium.spaces.Box(0, 1, (3,))), "observation_space", "(3,)")
     refuses(lambda: SmallCNN(spaces.Box(0, 1, (1, 30, 30)), 0), "features_dim", "0")
+    refuses(lambda: SmallCNN(spaces.Box(0, 1, (40, 36, 30))), "observation_space", "(40, 36, 30)")
+    refuses(lambda: SmallCNN(spaces.Dict(x=spaces.Box(0, 1, (3,)))), "observation_space", "Dict('x'")
+    refuses(made("CombinedExtractor", images()), "features_extractor_class", "CombinedExtractor")
     with pytest.raises(ValueError, match="observation_space must have images"):
         GMDQN("MlpPolicy", Steps(), **{**QUICK, "policy_kwargs": {"features_extractor_class": SmallCNN}})
 

@@ -104,7 +104,8 @@ def test_a_file_does_not_change_with_defaults(tmp_path, monkeypatch):
     words = describe(tmp_path / "agent.zip")["arguments"]
     network = {"net_arch": [128, 128], "activation_fn": {"torch.nn": "ReLU"}, "layer_norm": False, "dueling": False}
     assert words["policy_kwargs"] == {**network, "members": 3, "features_dtype": "float32"}
-    assert words["returns"] == {"n_components": 3, "scales": "softplus", "min_scale": 0.0, "penalty_factor": 10.0}
+    mixtures = {"n_components": 3, "scales": "softplus", "min_scale": 0.0, "penalty_factor": 10.0}
+    assert words["returns"] == {**mixtures, "preconditioned": True}
     monkeypatch.setattr(MlpPolicy, "default_arch", (7,))
     monkeypatch.setitem(CramerReturns.__init__.__kwdefaults__, "n_components", 5)
     again = GMDQN.load(tmp_path / "agent.zip")
@@ -321,8 +322,81 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(content, tmp_path, mon
     path = tmp_path / "agent.zip"
     path.write_bytes(content)
     model = GMDQN.load(path)
-    monkeypatch.setattr("cramix.rl.file.optimizer_state", lambda optimizer: 1 / 0)
+    monkeypatch.setattr("cramix.rl.file.optimizer_state", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.save(path)
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("algo", ["gmdqn", "fqf"])
+def test_moments_belong_to_their_parameters(algo, tmp_path):
+    """A rate for fractions moves their layers into another group of the optimiser."""
+    kind = ALGORITHMS[algo]
+    model = kind("MlpPolicy", Steps(), seed=0, **QUICK).learn(50)
+    model.save(tmp_path / "agent.zip")
+    again = kind.load(tmp_path / "agent.zip", Steps(), fraction_learning_rate=1e-5)
+    names = dict(again.q_net.named_parameters())
+    for name, p in model.q_net.named_parameters():
+        for moment in ("exp_avg", "exp_avg_sq"):
+            one, other = model.policy.optimizer.state[p][moment], again.policy.optimizer.state[names[name]][moment]
+            assert torch.equal(one, other)
+    again.learn(40)
+
+
+def test_another_optimiser_starts_without_a_state(tmp_path):
+    model = GMDQN("MlpPolicy", Steps(), seed=0, **QUICK).learn(50)
+    model.save(tmp_path / "agent.zip")
+    for changes in ({"optimizer_class": "RMSprop"}, {"optimizer_kwargs": {"amsgrad": True}}):
+        with pytest.warns(UserWarning, match="another optimiser, Adam"):
+            again = GMDQN.load(tmp_path / "agent.zip", Steps(), policy_kwargs=changes)
+        assert not again.policy.optimizer.state
+        again.learn(40)
+    model.policy.optimizer = torch.optim.SGD(model.q_net.parameters(), lr=1e-3, momentum=0.9)
+    model.learn(30)
+    model.save(tmp_path / "other.zip")
+    with pytest.warns(UserWarning, match="another optimiser, SGD"):
+        GMDQN.load(tmp_path / "other.zip", Steps()).learn(40)
+
+
+def test_moments_of_other_shapes_are_refused(tmp_path):
+    model = GMDQN("MlpPolicy", Steps(), seed=0, **QUICK).learn(50)
+    state = model.policy.optimizer.state[next(model.q_net.parameters())]
+    state["exp_avg"] = torch.zeros(3)
+    model.save(tmp_path / "agent.zip")
+    refuses(lambda: GMDQN.load(tmp_path / "agent.zip"), "agent.zip", "(8, 2); got (3,)")
+
+
+def test_double_precision_comes_back(tmp_path):
+    model = GMDQN("MlpPolicy", Steps(), seed=0, **QUICK)
+    model.policy.double()
+    model.learn(50).save(tmp_path / "agent.zip")
+    again = GMDQN.load(tmp_path / "agent.zip", Steps())
+    assert same(model, again)
+    assert next(again.q_net.parameters()).dtype == torch.float64
+    again.learn(30)
+
+
+def test_another_seed_is_one(tmp_path):
+    GMDQN("MlpPolicy", Steps(), seed=0, **QUICK).learn(30).save(tmp_path / "agent.zip")
+    drawn = [GMDQN.load(tmp_path / "agent.zip", seed=seed).exploration.generator.random() for seed in (1, 2)]
+    assert drawn[0] != drawn[1]
+
+
+class Named(FlattenExtractor):
+    """An extractor with dictionaries as arguments."""
+
+    def __init__(self, space, table=None, schedule=None):
+        super().__init__(space)
+
+
+def test_dictionaries_in_settings(tmp_path):
+    def made(**kwargs):
+        return {**QUICK["policy_kwargs"], "features_extractor_class": Named, "features_extractor_kwargs": kwargs}
+
+    path = tmp_path / "agent.zip"
+    GMDQN("MlpPolicy", Steps(), **{**QUICK, "policy_kwargs": made(schedule={"schedule": "cosine"})}).save(path)
+    again = GMDQN.load(path, policy_kwargs={"features_extractor_class": Named})
+    assert again.policy_kwargs["features_extractor_kwargs"] == {"schedule": {"schedule": "cosine"}}
+    GMDQN("MlpPolicy", Steps(), **{**QUICK, "policy_kwargs": made(table={1: 2})}).save(path)
+    assert "policy_kwargs.features_extractor_kwargs.table" in describe(path)["left_out"]

@@ -268,6 +268,65 @@ def _other_type(learn):
     learn.policy.to(torch.float64)
 
 
+def test_frozen_layers_stay_when_compiled(monkeypatch):
+    compile_with(monkeypatch, "eager")
+    settings = {"net_arch": (5,), "optimizer_class": torch.optim.Adam, "max_grad_norm": 0.1}
+    both = [learner("gmdqn", **settings) for _ in range(2)]
+    both[1][0].compiled = True
+    for frozen in (False, True, False):
+        before = both[1][1].each[0][0][0].weight.clone()
+        for learn, net, _ in both:
+            net.each[0][0].requires_grad_(not frozen)
+            learn.update(batch(), 0.01)
+        assert torch.equal(both[1][1].each[0][0][0].weight, before) == frozen
+        for p, q in zip(both[0][1].parameters(), both[1][1].parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+
+
+def test_parameters_in_another_memory_order(monkeypatch):
+    compile_with(monkeypatch, "eager")
+    both = [learner("gmdqn", net_arch=(5,), optimizer_class=torch.optim.Adam) for _ in range(2)]
+    both[1][0].compiled = True
+    for learn, net, _ in both:
+        weight = net.each[0][0][0].weight
+        weight.data = weight.data.T.contiguous().T
+        learn.update(batch(seed=1), 0.01)
+        learn.update(batch(seed=2), 0.01)
+    assert not both[1][1].each[0][0][0].weight.is_contiguous()
+    for p, q in zip(both[0][1].parameters(), both[1][1].parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-6)
+
+
+SIGN = {"sign": 1.0}
+
+
+def by_sign(p):
+    return SIGN["sign"] * p.mean
+
+
+def test_a_compiled_function_of_the_users_sees_what_it_reads(monkeypatch):
+    compile_with(monkeypatch, "eager")
+    both = [learner("gmdqn", risk=by_sign) for _ in range(2)]
+    both[1][0].compiled = True
+    for sign in (1.0, -1.0):
+        monkeypatch.setitem(SIGN, "sign", sign)
+        torch.testing.assert_close(*(learn.update(batch(), 0.1) for learn, *_ in both))
+        for p, q in zip(both[0][1].parameters(), both[1][1].parameters(), strict=True):
+            torch.testing.assert_close(p, q)
+
+
+@pytest.mark.slow
+def test_settings_may_change_often_when_compiled(monkeypatch):
+    compile_with(monkeypatch, "eager")
+    one, *_ = learner("gmdqn", optimizer_class=torch.optim.SGD)
+    one.compiled = True
+    for i in range(12):
+        one.policy.set_risk(f"cvar:{0.5 - i / 100:.2f}")
+        one.max_grad_norm = 1.0 + i
+        one.update(batch(), 0.1)
+    assert one.compiled
+
+
 @pytest.mark.slow
 def test_many_learners_compile_in_one_program(monkeypatch):
     """More than the eight that the compiler allows for one piece of code."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 from cramix.rl import GMDQN, MaskedActions
 from cramix.rl.evaluation import evaluate
@@ -99,3 +99,25 @@ def test_refusals():
         "only that",
         "besides",
     )
+
+
+class Boxed(gymnasium.ObservationWrapper):
+    """Masks as numbers, which can be normalised."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        parts = dict(env.observation_space.spaces)
+        self.observation_space = spaces.Dict({**parts, "action_mask": spaces.Box(0, 1, (int(env.action_space.n),))})
+
+    def observation(self, observation):
+        return {**observation, "action_mask": np.asarray(observation["action_mask"], np.float32)}
+
+
+def test_masks_are_not_normalised():
+    def made(**options):
+        return VecNormalize(DummyVecEnv([lambda: Boxed(MaskedActions(Gates()))]), **options)
+
+    env = made()
+    rest = [key for key in env.norm_obs_keys if key != "action_mask"]
+    refuses(lambda: GMDQN("MultiInputPolicy", env, **QUICK).learn(1), "VecNormalize", "among norm_obs_keys")
+    GMDQN("MultiInputPolicy", made(norm_obs_keys=rest), **QUICK).learn(40)  # a closed gate is an error

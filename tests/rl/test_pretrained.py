@@ -187,7 +187,7 @@ def test_the_lander_predicts_what_it_was_trained_to() -> None:
     assert returns.mean.tolist() == pytest.approx([125.8535, 125.7736, 124.6457, 125.9797], abs=1e-3)
     assert returns.cvar(0.1).tolist() == pytest.approx([115.6872, 115.4455, 113.4015, 115.3280], abs=1e-3)
     assert agent.returns == {
-        "n_components": 3, "scales": "softplus", "min_scale": 0.0, "penalty_factor": 10.0,
+        "n_components": 3, "scales": "softplus", "min_scale": 0.0, "penalty_factor": 10.0, "preconditioned": False,
     }  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def test_arguments_by_their_place():
 
 def test_a_preset_keeps_what_is_not_named():
     changed = GMDQN.preset("paper", returns={"n_components": 5}, policy_kwargs={"net_arch": [4]})
-    assert changed["returns"] == {"n_components": 5, "scales": "penalty", "penalty_factor": 10.0}
+    assert changed["returns"] == {**GMDQN.preset("paper")["returns"], "n_components": 5}
     assert changed["policy_kwargs"]["net_arch"] == [4]
     assert changed["policy_kwargs"]["members"] == 1
     assert GMDQN.presets["paper"]["returns"]["n_components"] == 3
@@ -192,3 +192,27 @@ def test_paper_preset_makes_the_papers_agent():
     assert type(model.policy.optimizer).__name__ == "Lion"
     assert model.policy.unit == 1
     assert model.return_distribution([0.0, 0, 0, 0]).means.shape == (2, 3)
+
+
+def test_presets_are_copies():
+    GMDQN.preset("atari")["policy_kwargs"]["members"] = 7
+    assert GMDQN.preset("atari")["policy_kwargs"] == JTDQN.preset("atari")["policy_kwargs"] == {"members": 1}
+
+
+def test_the_window_of_the_log_is_a_setting():
+    model = GMDQN("MlpPolicy", Steps(), stats_window_size=7, **QUICK).learn(30)
+    assert model.stats_window_size == model.ep_info_buffer.maxlen == 7
+    model.stats_window_size = 3
+    assert model.learn(30, reset_num_timesteps=False).ep_info_buffer.maxlen == 3
+    refuses(lambda: setattr(model, "stats_window_size", 0), "stats_window_size", "0")
+
+
+def test_the_default_of_tau_goes_with_the_interval():
+    model = GMDQN("MlpPolicy", Steps(), seed=0, **QUICK).learn(30)
+    assert model.tau == 0.005
+    model.target_update_interval = 10
+    assert model.tau == 1.0
+    model._n_calls = 9
+    model._on_step()
+    for p, q in zip(model.q_net.parameters(), model.q_net_target.parameters(), strict=True):
+        assert torch.equal(p, q)

@@ -69,13 +69,16 @@ def train(
 ) -> None:
     """Train an agent, or resume an interrupted run."""
     from cramix.rl import training
+    from cramix.rl.calibration import MIN_EPISODES
 
     torch.set_num_threads(threads)
     if out.exists() and not out.is_dir():
         raise Refusal(f"{out} is not a folder. Choose another one.")
     given = changes(settings or [])
-    if risk is not None:
-        given["risk"] = risk
+    if risk is not None and given.setdefault("risk", risk) != risk:
+        raise Refusal(f"--risk is {risk}, and --set risk is {given['risk']}. Use only one of them.")
+    if 0 < calibrate < MIN_EPISODES:
+        raise Refusal(f"--calibrate must be 0, or at least {MIN_EPISODES} episodes; got {calibrate}.")
     with refusing():
         run = training.Run(
             env,

@@ -6,6 +6,7 @@ import copy
 import inspect
 import os
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, ClassVar, Self
@@ -14,7 +15,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.buffers import NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.policies import BasePolicy
@@ -22,12 +23,13 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, Rollout
 from stable_baselines3.common.utils import FloatSchedule, LinearSchedule, get_system_info
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer
 
+from cramix.checks import check_integer
 from cramix.mixture import NormalMixture
 from cramix.notebook import in_notebook
 from cramix.rl import file
 from cramix.rl.exploration import Exploration
 from cramix.rl.learner import Learner, can_compile
-from cramix.rl.masks import mask_of
+from cramix.rl.masks import check_normalization, mask_of
 from cramix.rl.network import ReturnNetwork, to_tensor
 from cramix.rl.objective import METRICS
 from cramix.rl.policy import CnnPolicy, MlpPolicy, MultiInputPolicy, ReturnPolicy
@@ -182,7 +184,7 @@ class DistributionalDQN(OffPolicyAlgorithm):
             buffer_size,
             learning_starts,
             batch_size,
-            _tau(tau, target_update_interval),
+            tau,  # type: ignore[arg-type]
             gamma,
             train_freq,
             gradient_steps,
@@ -245,9 +247,9 @@ class DistributionalDQN(OffPolicyAlgorithm):
         known = {"default": {}, **cls.presets}
         if name not in known:
             raise ValueError(f'preset must be one of {", ".join(known)}; got {name!r}. Try "default".')
-        parameters = inspect.signature(cls).parameters
+        _, _, *parameters = (x for x in inspect.signature(cls).parameters if not x.startswith("_"))
         check_names(cls.__name__, changes, parameters)
-        chosen = known[name]
+        chosen = copy.deepcopy(known[name])
         merged = {
             key: {**chosen[key], **x} if isinstance(chosen.get(key), Mapping) and isinstance(x, Mapping) else x
             for key, x in changes.items()
@@ -293,6 +295,30 @@ class DistributionalDQN(OffPolicyAlgorithm):
             )
 
     @property
+    def tau(self) -> float:
+        """Fraction by which the target network moves; by default, one that moves rarely is copied."""
+        if self._tau is None:
+            return 0.005 if self.target_update_interval == 1 else 1.0
+        return self._tau
+
+    @tau.setter
+    def tau(self, tau: float | None) -> None:
+        self._tau = tau
+
+    @property
+    def stats_window_size(self) -> int:
+        """Number of episodes that the log averages over."""
+        return self._stats_window_size
+
+    @stats_window_size.setter
+    def stats_window_size(self, size: int) -> None:
+        check_integer("stats_window_size", size, 1)
+        self._stats_window_size = size
+        for name in ("ep_info_buffer", "ep_success_buffer"):
+            if vars(self).get(name) is not None:
+                setattr(self, name, deque(getattr(self, name), maxlen=size))
+
+    @property
     def q_net(self) -> ReturnNetwork:
         """The online network."""
         return self.policy.q_net
@@ -304,9 +330,14 @@ class DistributionalDQN(OffPolicyAlgorithm):
 
     def _make_replay_buffer(self) -> ReplayBuffer:
         kind, kwargs = self.replay_buffer_class, dict(self.replay_buffer_kwargs)
-        if kind is None:
-            kwargs = {"n_steps": self.n_steps, "gamma": self.gamma, **kwargs}
-        elif self.n_steps > 1 and not issubclass(kind, Replay):
+        if kind is None or issubclass(kind, NStepReplayBuffer):
+            if taken := kwargs.keys() & {"n_steps", "gamma"}:
+                raise ValueError(
+                    f"replay_buffer_kwargs must not have settings of the model; got {', '.join(sorted(taken))}. "
+                    "Use the arguments n_steps and gamma."
+                )
+            kwargs |= {"n_steps": self.n_steps, "gamma": self.gamma}
+        elif self.n_steps > 1:
             warnings.warn(
                 f"n_steps={self.n_steps} has no effect with replay_buffer_class={kind.__name__}. Use n_steps=1, and "
                 'replay_buffer_kwargs={"n_steps": ...} if the buffer has such an argument.',
@@ -344,14 +375,14 @@ class DistributionalDQN(OffPolicyAlgorithm):
         )
 
     def _setup_risk(self) -> None:
-        self.policy.measure = None if self.risk == "mean" else parse_risk(self.risk)
+        self.policy.set_risk(self.risk)
 
     def _setup_unit(self) -> None:
         if self.return_scale != "auto":
             self.policy.rescale(float(self.return_scale))
 
     def _setup_buffer(self) -> None:
-        if isinstance(self.replay_buffer, Replay):
+        if isinstance(self.replay_buffer, NStepReplayBuffer):
             self.replay_buffer.gamma, self.replay_buffer.n_steps = self.gamma, self.n_steps
 
     def set_random_seed(self, seed: int | None = None) -> None:
@@ -407,6 +438,7 @@ class DistributionalDQN(OffPolicyAlgorithm):
     ) -> tuple[int, BaseCallback]:
         if (reset_num_timesteps or self._last_obs is None) and isinstance(self.replay_buffer, Replay):
             self.replay_buffer.end_episodes()  # the environments are reset
+        check_normalization(self._vec_normalize_env)
         with self._environment_errors():
             return super()._setup_learn(total_timesteps, callback, reset_num_timesteps, *rest)
 
@@ -635,11 +667,6 @@ class DistributionalDQN(OffPolicyAlgorithm):
         self.replay_buffer = buffer
         buffer.ends_at_next_step = truncate_last_traj
         return None
-
-
-def _tau(tau: float | None, interval: int) -> float:
-    """Return the default of `tau`: a network that moves rarely is copied."""
-    return tau if tau is not None else 0.005 if interval == 1 else 1.0
 
 
 def return_scale(returns: np.ndarray) -> float:

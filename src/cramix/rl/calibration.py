@@ -6,6 +6,7 @@ followed is the observation.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 LEVELS = (0.5, 0.8, 0.95)
 # Seeds of episodes for recalibration start here, so that no evaluation meets them.
 _SEED = 1_500_000_000
+# Fewer episodes say too little.
+MIN_EPISODES = 16
 # One episode in so many is played without exploration; every second of them validates the recalibration.
 _GREEDY = 4
 
@@ -195,14 +198,23 @@ def calibrate(
         >>> found.pit.shape == found.returns.shape, model.policy.recalibration.active in (True, False)
         (True, True)
     """
-    check_integer("episodes", episodes, 16)
+    check_integer("episodes", episodes, MIN_EPISODES)
+    _require_spread(model, model.returns_class.distributional)
+    before = copy.deepcopy(model.policy.recalibration)
+    try:
+        return _calibrate(model, env, episodes, seed)
+    except BaseException:
+        model.policy.recalibration = before
+        raise
+
+
+def _calibrate(
+    model: DistributionalDQN, env: str | Callable[[], gymnasium.Env], episodes: int, seed: int
+) -> ReturnCalibration:
     layer = model.policy.recalibration
     layer.clear()
     greedy = _known(play_trajectories(model, env, episodes // _GREEDY, seed=_SEED + seed), model)
-    if not float(greedy.raw.variance.max()) > 0:
-        raise ValueError(
-            f"model must predict distributions; got a {type(model).__name__}, which predicts means. Use GMDQN."
-        )
+    _require_spread(model, float(greedy.raw.variance.max()) > 0)
     lengths = torch.bincount(greedy.episodes).clamp_min(1).numpy()
     steps = np.random.default_rng([seed, _SEED]).integers(np.resize(lengths, episodes - episodes // _GREEDY))
     random = play_trajectories(model, env, len(steps), seed=_SEED + seed + episodes // _GREEDY, random_steps=steps)
@@ -228,6 +240,13 @@ def calibrate(
         layer.clear()
         after = before
     return after.where(held_out)
+
+
+def _require_spread(model: DistributionalDQN, has_spread: bool) -> None:
+    if not has_spread:
+        raise ValueError(
+            f"model must predict distributions; got a {type(model).__name__}, which predicts means. Use GMDQN."
+        )
 
 
 class CalibrationCallback(BaseCallback):
@@ -265,6 +284,8 @@ class CalibrationCallback(BaseCallback):
 
     def _on_step(self) -> bool:
         last = self.history[-1]["step"] if self.history else 0
+        if self.num_timesteps < last:  # learning has started again, from step 0
+            last = 0
         if self.num_timesteps - last >= self.eval_freq:
             self._record()
         return True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gymnasium
 import numpy as np
 import torch
+from stable_baselines3.common.vec_env import VecNormalize
 
 from cramix.mixture import NormalMixture
 from cramix.rl.environments import is_atari, make_env
@@ -71,10 +72,11 @@ def evaluate(
 def _play_all(model: DistributionalDQN, envs: list[gymnasium.Env], seed: int, risk: Risk | None) -> np.ndarray:
     """Return the return of one episode of each environment."""
     observations: list[Any] = [e.reset(seed=FIRST_SEED + seed + i)[0] for i, e in enumerate(envs)]
-    returns = np.zeros(len(envs))
+    returns, normalizer = np.zeros(len(envs)), model.get_vec_normalize_env()
     playing = list(range(len(envs)))
     while playing:
-        actions, _ = model.predict(stack([observations[i] for i in playing]), deterministic=True, risk=risk)
+        observed = normalized(stack([observations[i] for i in playing]), normalizer)
+        actions, _ = model.predict(observed, deterministic=True, risk=risk)
         still = []
         for i, action in zip(playing, actions, strict=True):
             observations[i], reward, terminated, truncated, _ = envs[i].step(int(action))
@@ -90,6 +92,17 @@ def stack(observations: list[Any]) -> Any:
     if isinstance(observations[0], dict):
         return {key: np.stack([x[key] for x in observations]) for key in observations[0]}
     return np.stack(observations)
+
+
+def normalized(observations: Any, normalizer: VecNormalize | None) -> Any:
+    """Return observations as the network sees them: by the statistics of a `VecNormalize`, if there is one."""
+    return observations if normalizer is None else normalizer.normalize_obs(observations)
+
+
+def reward_in_training(reward: float, clips: bool, normalizer: VecNormalize | None) -> float:
+    """Return a reward as in training, which predictions are about: its sign if it is clipped, or normalised."""
+    value = float(np.sign(reward)) if clips else reward
+    return value if normalizer is None else float(normalizer.normalize_reward(np.array([value]))[0])
 
 
 class Moment(NamedTuple):
@@ -170,8 +183,8 @@ def play(
     """
     names, fps = action_names(env), float(env.metadata.get("render_fps") or 30)
     every = max(1, round(fps / _RATE)) if every is None else every
-    clips = env.spec is not None and is_atari(env.spec.id)
-    observation, _ = env.reset(seed=FIRST_SEED + seed)
+    clips, normalizer = env.spec is not None and is_atari(env.spec.id), model.get_vec_normalize_env()
+    observation = normalized(env.reset(seed=FIRST_SEED + seed)[0], normalizer)
     moments: list[Moment] = []
     rewards: list[float] = []
     score, terminated, truncated = 0.0, False, False
@@ -183,9 +196,10 @@ def play(
             moments.append(Moment(step, _frame(env), returns, index, score, _allowed(observation)))
         if len(moments) > _MAX_FRAMES:
             every, moments = 2 * every, moments[::2]
-        observation, reward, terminated, truncated, _ = env.step(action)
+        following, reward, terminated, truncated, _ = env.step(action)
+        observation = normalized(following, normalizer)
         score += float(reward)
-        rewards.append(float(np.sign(float(reward))) if clips else float(reward))  # as in training
+        rewards.append(reward_in_training(float(reward), clips, normalizer))
     moments.append(moments[-1]._replace(step=len(rewards), frame=_frame(env), action=None, score=score))
     env.close()
     end = None if terminated else expected_return(model, observation)

@@ -13,16 +13,16 @@ from torch import Tensor, nn
 
 from cramix.checks import check_integer
 
-_KERNEL = 5
+_SMALLEST = 20
 
 
 class SmallCNN(BaseFeaturesExtractor):
-    """Two convolutions of large strides for images, after van Hasselt, Hessel and Aslanides (2019).
+    """The network of Mnih et al. (2013) for images: two convolutions and a linear layer.
 
-    It needs a seventh of the arithmetic of `NatureCNN`, because the patches of each convolution do not overlap.
+    It needs a third of the arithmetic of `NatureCNN`.
 
     Args:
-        observation_space: of images `(channels, height, width)`, of at least 25 x 25 pixels.
+        observation_space: of images `(channels, height, width)`, of at least 20 x 20 pixels.
         features_dim: number of features.
 
     Example:
@@ -34,21 +34,23 @@ class SmallCNN(BaseFeaturesExtractor):
 
     def __init__(self, observation_space: spaces.Box, features_dim: int = 256):
         check_integer("features_dim", features_dim, 1)
-        shape = observation_space.shape
-        if len(shape) != 3 or min(shape[1:]) < _KERNEL**2:
+        shape = observation_space.shape or ()
+        # Fewer channels than pixels: others are images with the channels as the last axis.
+        if len(shape) != 3 or not max(shape[0], _SMALLEST - 1) < min(shape[1:]):
             raise ValueError(
-                f"observation_space must have images (channels, height, width) of at least {_KERNEL**2} x {_KERNEL**2} "
-                f"pixels for SmallCNN; got {shape}. Use MlpPolicy, or a features_extractor_class of your own."
+                f"observation_space must have images (channels, height, width) of at least {_SMALLEST} x {_SMALLEST} "
+                f"pixels for SmallCNN; got {observation_space}. Use another policy, or a features_extractor_class of "
+                "your own."
             )
         super().__init__(observation_space, features_dim)
-        channels, (rows, columns) = shape[0], (side // _KERNEL**2 for side in shape[1:])
+        rows, columns = (((side - 8) // 4 + 1 - 4) // 2 + 1 for side in shape[1:])
         self.layers = nn.Sequential(
-            nn.Conv2d(channels, 32, _KERNEL, _KERNEL),
+            nn.Conv2d(shape[0], 16, 8, 4),
             nn.ReLU(),
-            nn.Conv2d(32, 64, _KERNEL, _KERNEL),
+            nn.Conv2d(16, 32, 4, 2),
             nn.ReLU(),
             nn.Flatten(),
-            nn.Linear(64 * rows * columns, features_dim),
+            nn.Linear(32 * rows * columns, features_dim),
             nn.ReLU(),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -25,7 +26,7 @@ from cramix.rl.spaces import from_json, to_json
 if TYPE_CHECKING:
     from cramix.rl.algorithm import DistributionalDQN
 
-_FORMAT = 3
+_FORMAT = 4
 _COUNTERS = (
     "num_timesteps",
     "_n_updates",
@@ -55,6 +56,7 @@ _FIELDS: dict[str, Any] = {
     "counts": dict,
     "exploration_rate": int | float,
     "generators": dict,
+    "optimizer": str,
 }
 # Arguments of the constructor that are not settings, and settings without which there is no network.
 _OTHERS = ("policy", "env", "device", "_init_setup_model")
@@ -100,7 +102,8 @@ def save(
         acting_only: leave out the target network and the state of the optimiser, which are three quarters of the file.
             The loaded agent acts the same; if it learns on, its target network starts as a copy of the online network.
     """
-    arguments = {name: getattr(model, _attribute(name)) for name in _names(type(model))}
+    arguments = {name: getattr(model, name) for name in _names(type(model))}
+    arguments["tau"] = model._tau  # None depends on another setting, which may change
     # Everything that shapes the network: files must not depend on the defaults of a later version.
     policy: Any = getattr(model.policy, "_orig_mod", model.policy)  # the policy that torch.compile wraps
     arguments["policy_kwargs"] = {**model.policy_kwargs, **policy.architecture.layers()}
@@ -113,7 +116,7 @@ def save(
             )
     exclude = set(exclude) - set(include)
     for name in exclude:
-        if name in _NEEDED or not hasattr(model, _attribute(name)):
+        if name in _NEEDED or not hasattr(model, name):
             raise ValueError(
                 f"exclude must be settings that a network can be built without; got {name!r}. "
                 f"There are {', '.join(x for x in arguments if x not in _NEEDED)}."
@@ -135,8 +138,10 @@ def save(
         "counts": {name: getattr(model, name) for name in _COUNTERS},
         "exploration_rate": model.exploration_rate,
         "generators": generators,
+        "optimizer": type(policy.optimizer).__name__,
     }
-    networks, state = policy.state_dict(), optimizer_state(policy.optimizer)
+    networks = policy.state_dict()
+    state = optimizer_state(policy.optimizer, dict(policy.q_net.named_parameters()))
     if acting_only:
         networks, state = {name: x for name, x in networks.items() if not name.startswith(_TARGET)}, {}
     with _writing(path) as file:
@@ -150,11 +155,6 @@ def _names(cls: type) -> list[str]:
     known = {**inspect.signature(DistributionalDQN).parameters, **inspect.signature(cls).parameters}
     kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
     return [name for name, p in known.items() if name not in _OTHERS and p.kind not in kinds]
-
-
-def _attribute(name: str) -> str:
-    """Return the attribute of a model that holds a setting."""
-    return "_stats_window_size" if name == "stats_window_size" else name
 
 
 @contextmanager
@@ -183,6 +183,7 @@ def load(cls: type[Model], path: str | os.PathLike | BinaryIO, env: Any, device:
                     f"{path} must have settings of this version of cramix; got {name}. Use the version that saved it."
                 )
         observations, actions = from_json(metadata["observation_space"]), from_json(metadata["action_space"])
+        optimizer = metadata["optimizer"], arguments["policy_kwargs"].get("optimizer_kwargs") or {}
     for name, value in changes.items():
         if isinstance(arguments.get(name), dict) and isinstance(value, dict):
             changes[name] = {**arguments[name], **value}
@@ -201,9 +202,9 @@ def load(cls: type[Model], path: str | os.PathLike | BinaryIO, env: Any, device:
     model: Model = cast(Any, cls)(policy, env, device=device, _init_setup_model=False)
     with _consistent(path, {}):
         for name, value in arguments.items():
-            setattr(model, _attribute(name), value)
+            setattr(model, name, value)
     for name, value in changes.items():
-        setattr(model, _attribute(name), value)
+        setattr(model, name, value)
     if env is None:
         model.n_envs = metadata["n_envs"]
         if issubclass(model.replay_buffer_class or replay.Replay, her_replay_buffer.HerReplayBuffer):
@@ -220,14 +221,24 @@ def load(cls: type[Model], path: str | os.PathLike | BinaryIO, env: Any, device:
     with _consistent(path, changes):
         model._setup_model()
     with _consistent(path, changes, RuntimeError):
-        model.policy.load_state_dict(networks)
-        restore_optimizer(model.policy.optimizer, state)
+        policy = model.policy
+        policy.to(next(x.dtype for name, x in networks.items() if name.startswith(_ONLINE)))
+        policy.load_state_dict(networks)
+        if optimizer == (type(policy.optimizer).__name__, policy.optimizer_kwargs):
+            restore_optimizer(policy.optimizer, state, dict(policy.q_net.named_parameters()))
+        elif state:
+            warnings.warn(
+                f"{path} has the state of another optimiser, {optimizer[0]} with {optimizer[1] or 'no options'}. "
+                "This one starts without a state.",
+                stacklevel=3,
+            )
         for name in _COUNTERS:
             setattr(model, name, metadata["counts"][name])
         model.exploration_rate = float(metadata["exploration_rate"])
-        model.exploration.generator.bit_generator.state = metadata["generators"]["exploration"]
-        if "replay" in metadata["generators"] and isinstance(model.replay_buffer, replay.Replay):
-            model.replay_buffer.generator.bit_generator.state = metadata["generators"]["replay"]
+        if "seed" not in changes:
+            model.exploration.generator.bit_generator.state = metadata["generators"]["exploration"]
+            if "replay" in metadata["generators"] and isinstance(model.replay_buffer, replay.Replay):
+                model.replay_buffer.generator.bit_generator.state = metadata["generators"]["replay"]
     return model
 
 
@@ -283,7 +294,7 @@ def _encode(arguments: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     left_out: list[str] = []
 
     def encoded(value: Any, name: str) -> Any:
-        if isinstance(value, dict):
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
             pairs = ((k, encoded(v, f"{name}.{k}" if name else k)) for k, v in value.items())
             return {key: x for key, x in pairs if x is not _OMITTED}
         if isinstance(value, list | tuple):
@@ -327,10 +338,12 @@ def _decode(arguments: dict[str, Any], path: Any) -> dict[str, Any]:
     """Return arguments from plain values; classes are looked up in a few modules and nowhere else."""
     schedules: dict[str, Any] = {kind.__name__: kind for kind in (*_SCHEDULES, Table)}
 
-    def decoded(value: Any) -> Any:
+    def decoded(value: Any, name: str = "") -> Any:
         if not isinstance(value, dict):
             return value
-        if "schedule" in value:
+        if name == "learning_rate":
+            if "schedule" not in value:
+                raise ValueError(f"{path} must have a schedule as learning_rate; got {value}. {_DAMAGED}")
             if value["schedule"] not in schedules:
                 raise ValueError(f"{path} must have a known schedule; got {value['schedule']}. {_DAMAGED}")
             return schedules[value["schedule"]](**{name: x for name, x in value.items() if name != "schedule"})
@@ -340,7 +353,7 @@ def _decode(arguments: dict[str, Any], path: Any) -> dict[str, Any]:
                 if not isinstance(found, type):
                     raise ValueError(f"{path} must name classes of {where}; got {value[where]}. {_DAMAGED}")
                 return found
-        return {key: decoded(x) for key, x in value.items()}
+        return {key: decoded(x, key if not name else f"{name}.{key}") for key, x in value.items()}
 
     return decoded(arguments)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -18,11 +18,14 @@ from cramix.rl.adam import take_step
 from cramix.rl.objective import Objective
 from cramix.rl.policy import ReturnPolicy
 from cramix.rl.replay import Transitions
+from cramix.rl.risk import Checked
 from cramix.torch_internals import lerp_all
 
 Gradients = dict[str, Tensor]
 # The other arguments of `_gradients` are networks and their parameters, of which only the numbers change.
-_CHANGING = ("objective", "batch", "unit", "max_grad_norm")
+_CHANGING = ("objective", "batch", "unit")
+# States that the kernel of Adam reads with the shape of the parameter, without a check.
+_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 
 
 class Learner:
@@ -39,12 +42,14 @@ class Learner:
         self.policy = policy
         self.compiled = compiled
         self._graph: Callable[..., tuple[Gradients, Tensor]] | None = None
-
+        # What the graph is for, besides numbers: names of the parameters that learn, and the risk measure.
+        self._graph_key: tuple[Any, ...] = ()
+        self._limit: tuple[float | None, Tensor] | None = None
         self._listed: tuple[Any, list[Gradients], list[list[Tensor]]] | None = None
         self._objective: Objective | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_graph": None, "_listed": None, "_objective": None}
+        return {**vars(self), "_graph": None, "_limit": None, "_listed": None, "_objective": None}
 
     @property
     def is_new(self) -> bool:
@@ -103,28 +108,40 @@ class Learner:
         if policy.has_statistics:
             return self._give_up("batch normalisation is not supported", batch, max_grad_norm)
         (parameters, targets), _ = self._lists()
-        first = self._graph is None
-        # One graph for prediction, target, loss and gradient: in networks of this size, calls cost more than layers.
-        self._graph = self._graph or compiled(_gradients, _CHANGING, in_cpp=policy.unit.is_cpu)
+        learning = {name: x for name, x in parameters.items() if x.requires_grad}
+        frozen = {name: x for name, x in parameters.items() if name not in learning}
+        objective, key = self._loss(), (tuple(learning), policy.measure)
+        if new := self._graph is None or key != self._graph_key:
+            # One graph for prediction, target, loss and gradient: in networks of this size, calls cost more than
+            # layers. A function of the user's may read anything, so that all of it is checked at each call.
+            changing = None if isinstance(policy.measure, Checked) else _CHANGING
+            self._graph = compiled(_gradients, changing, in_cpp=policy.unit.is_cpu)
+            self._graph_key = key
+        assert self._graph is not None
+        networks = policy.q_net, policy.q_net_target
+        limit = self._as_tensor(max_grad_norm)
         try:
             with torch.no_grad():
                 gradients, metrics = self._graph(
-                    self._loss(),
-                    policy.q_net,
-                    policy.q_net_target,
-                    parameters,
-                    targets,
-                    batch,
-                    policy.unit,
-                    max_grad_norm,
+                    objective, *networks, learning, frozen, targets, batch, policy.unit, limit
                 )
         except Exception as error:
-            if not first:
+            if not new:
                 raise
             return self._give_up(_first_line(error), batch, max_grad_norm)
-        for name, parameter in parameters.items():
-            parameter.grad = gradients[name]
+        for name, parameter in learning.items():
+            parameter.grad = _like(gradients[name], parameter)
+        for parameter in frozen.values():
+            parameter.grad = None
         return metrics
+
+    def _as_tensor(self, max_grad_norm: float | None) -> Tensor:
+        """Return the limit as a tensor, whose changes need no other graph; infinity does not clip."""
+        device = self.policy.unit.device
+        if self._limit is None or self._limit[0] != max_grad_norm or self._limit[1].device != device:
+            value = float("inf") if max_grad_norm is None else max_grad_norm
+            self._limit = max_grad_norm, torch.tensor(value, device=device)
+        return self._limit[1]
 
     def _give_up(self, reason: str, batch: Transitions, max_grad_norm: float | None) -> Tensor:
         warnings.warn(
@@ -140,11 +157,12 @@ def _gradients(
     objective: Objective,
     training: nn.Module,
     evaluating: nn.Module,
-    parameters: Gradients,
+    learning: Gradients,
+    frozen: Gradients,
     targets: Gradients,
     batch: Transitions,
     unit: Tensor,
-    max_grad_norm: float | None,
+    max_grad_norm: Tensor,
 ) -> tuple[Gradients, Tensor]:
     """Return the clipped gradients by name, and `METRICS`; a pure function of the parameters.
 
@@ -152,36 +170,43 @@ def _gradients(
         objective: the loss.
         training: the network in training mode.
         evaluating: the same network in evaluation mode, for targets.
-        parameters: of the online network.
-        targets: of the target network.
+        learning: parameters of the online network that have gradients.
+        frozen: its other parameters.
+        targets: parameters of the target network.
         batch: transitions.
         unit: one unit of the network in units of the rewards.
-        max_grad_norm: None does not clip.
+        max_grad_norm: infinity does not clip.
     """
     target = objective.target(
-        lambda x: functional_call(evaluating, parameters, (x,)),
+        lambda x: functional_call(evaluating, {**frozen, **learning}, (x,)),
         lambda x: functional_call(evaluating, targets, (x,)),
         batch,
         unit,
     )
 
     def loss(values: Gradients) -> tuple[Tensor, Tensor]:
-        return objective.loss(functional_call(training, values, (batch.observations,)), target, batch.actions)
+        prediction = functional_call(training, {**frozen, **values}, (batch.observations,))
+        return objective.loss(prediction, target, batch.actions)
 
-    gradients, (_, metrics) = grad_and_value(loss, has_aux=True)(parameters)
+    gradients, (_, metrics) = grad_and_value(loss, has_aux=True)(learning)
     norm = torch.stack([x.square().sum() for x in gradients.values()]).sum().sqrt()
     shrink = clip_factor(norm, max_grad_norm)
     return {name: in_order(x * shrink) for name, x in gradients.items()}, torch.cat([norm.unsqueeze(0), metrics])
 
 
-def clip_factor(norm: Tensor, max_grad_norm: float | None) -> Tensor:
+def clip_factor(norm: Tensor, max_grad_norm: Tensor | float | None) -> Tensor:
     """Return the factor for gradients of this norm, as `torch.nn.utils.clip_grad_norm_` does; None does not clip."""
     return torch.ones_like(norm) if max_grad_norm is None else (max_grad_norm / (norm + 1e-6)).clamp_max(1.0)
 
 
 def in_order(gradient: Tensor) -> Tensor:
-    """Return a gradient in the memory order of its parameter: fused optimisers read both without their strides."""
+    """Return a gradient in the usual memory order: fused optimisers read it without its strides."""
     return gradient.contiguous()
+
+
+def _like(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """Return a gradient in the memory order of its parameter."""
+    return gradient if parameter.is_contiguous() else torch.empty_like(parameter).copy_(gradient)
 
 
 def compiled(function: Callable, changing: tuple[str, ...] | None = None, in_cpp: bool = False) -> Callable:
@@ -213,18 +238,32 @@ def can_compile(device: torch.device) -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the state of an optimiser, `{"0/exp_avg": ..., ...}`."""
-    states = optimizer.state_dict()["state"]
-    return {f"{i}/{name}": torch.as_tensor(x) for i, state in states.items() for name, x in state.items()}
+def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state of an optimiser for parameters by their names, `{"name/exp_avg": ..., ...}`."""
+    return {
+        f"{name}/{part}": torch.as_tensor(x)
+        for name, parameter in parameters.items()
+        for part, x in optimizer.state.get(parameter, {}).items()
+        if x is not None
+    }
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Tensor]) -> None:
-    """Load the result of `optimizer_state` into an optimiser, in new tensors."""
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, state: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
+) -> None:
+    """Load the result of `optimizer_state` into an optimiser of parameters with the same names, in new tensors."""
+    places = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     states: dict[int, dict[str, Tensor]] = {}
     for key, x in state.items():
-        i, _, name = key.partition("/")
-        states.setdefault(int(i), {})[name] = x
+        name, _, part = key.rpartition("/")
+        parameter = parameters.get(name)
+        if parameter is None or id(parameter) not in places:
+            raise ValueError(f"the optimiser must have states of parameters that learn; got one of {name!r}")
+        if part in _MOMENTS and x.shape != parameter.shape:
+            raise ValueError(
+                f"the optimiser must have a {part} of {name} of shape {tuple(parameter.shape)}; got {tuple(x.shape)}"
+            )
+        states.setdefault(places[id(parameter)], {})[part] = x
     states = dict(sorted(states.items()))  # in the order of the parameters, as `take_step` needs them
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
 

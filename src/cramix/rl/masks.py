@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from stable_baselines3.common.vec_env import VecNormalize
 from torch import Tensor
 
 KEY = "action_mask"
@@ -25,6 +26,16 @@ def without_mask(space: spaces.Space) -> spaces.Space:
     if not rest:
         raise ValueError(f"observations must have keys besides {KEY}; got only that. Add what the agent observes.")
     return spaces.Dict(rest)
+
+
+def check_normalization(normalizer: VecNormalize | None) -> None:
+    """Require a `VecNormalize` that leaves masks as they are."""
+    if normalizer is None or not normalizer.norm_obs or not isinstance(normalizer.observation_space, spaces.Dict):
+        return
+    if KEY in (normalizer.norm_obs_keys or ()):
+        raise ValueError(
+            f"VecNormalize must leave {KEY} as it is; got it among norm_obs_keys. Use norm_obs_keys=[...] without it."
+        )
 
 
 def apply_mask(values: Tensor, mask: Tensor | None) -> Tensor:

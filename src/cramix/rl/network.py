@@ -98,7 +98,7 @@ class ReturnNetwork(BasePolicy):
         }
         # Found once: the test reads all bounds of the space, which takes a while and cannot be compiled.
         self._images = {key for key, kind in kinds.items() if a.normalize_images and is_image_space(kind)}
-        self.features_extractor = a.features_extractor_class(self.observed, **a.features_extractor_kwargs)
+        self.features_extractor = _features_extractor(a, self.observed)
         self._in_bfloat16 = a.features_dtype == "bfloat16"
         if self._in_bfloat16 and not list(self.features_extractor.parameters()):
             raise ValueError(
@@ -179,6 +179,17 @@ class ReturnNetwork(BasePolicy):
             return values.to(dtype)
         choices = torch.arange(*self._choices[key], device=observation.device)
         return (observation.long().unsqueeze(-1) == choices).to(dtype)
+
+
+def _features_extractor(architecture: Architecture, space: spaces.Space) -> BaseFeaturesExtractor:
+    kind = architecture.features_extractor_class
+    try:
+        return kind(space, **architecture.features_extractor_kwargs)
+    except (AttributeError, TypeError) as error:
+        raise ValueError(
+            f"features_extractor_class must fit the observations, {space}, and its arguments; got {kind.__name__}: "
+            f"{error}. MlpPolicy, CnnPolicy and MultiInputPolicy have one that fits."
+        ) from error
 
 
 def _stack_batch_last(each: Sequence[Tensor]) -> Tensor:

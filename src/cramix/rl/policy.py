@@ -24,7 +24,7 @@ from cramix.rl.masks import apply_mask, mask_of
 from cramix.rl.network import Architecture, Observation, ReturnNetwork
 from cramix.rl.recalibration import Recalibration
 from cramix.rl.returns import Returns
-from cramix.rl.risk import Measure
+from cramix.rl.risk import Measure, Risk, parse_risk
 
 # Optimisers with one kernel for all parameters.
 _FUSED = (torch.optim.Adam, torch.optim.AdamW)
@@ -54,6 +54,7 @@ class ReturnPolicy(BasePolicy):
         returns_class: the kind of return distributions; the algorithm sets it.
         returns: its options; the argument `returns` of the algorithm.
         fraction_learning_rate: initial rate of the layers that predict weights; an argument of the algorithm.
+        risk: the measure of the best action; an argument of the algorithm.
     """
 
     default_extractor: type[BaseFeaturesExtractor] = FlattenExtractor
@@ -80,6 +81,7 @@ class ReturnPolicy(BasePolicy):
         returns_class: type[Returns],
         returns: dict[str, Any] | None = None,
         fraction_learning_rate: float | None = None,
+        risk: Risk = "mean",
     ):
         super().__init__(
             observation_space,
@@ -111,12 +113,17 @@ class ReturnPolicy(BasePolicy):
         # One unit of the networks in units of the rewards.
         self.register_buffer("unit", torch.ones(()))
         self.first_action = int(action_space.start)
-        self.measure: Measure | None = None
+        self.set_risk(risk)
         self.recalibration = Recalibration(members)
         self.has_modes = any(_has_modes(module) for module in self.q_net.modules())
         # Statistics that an update changes in place, which a compiled one cannot.
         self.has_statistics = any(isinstance(x, nn.modules.batchnorm._NormBase) for x in self.q_net.modules())
         self.optimizer = self.make_optimizer(dict(self.q_net.named_parameters()), lr_schedule(1))
+
+    def set_risk(self, risk: Risk) -> None:
+        """Set the measure of the best action."""
+        self.risk = risk
+        self.measure: Measure | None = None if risk == "mean" else parse_risk(risk)
 
     def make_q_net(self) -> ReturnNetwork:
         """Return a network with random weights."""
@@ -163,6 +170,7 @@ class ReturnPolicy(BasePolicy):
             "optimizer_kwargs": self.optimizer_kwargs,
             "returns_class": self.returns_class,
             "returns": self.returns_options,
+            "risk": self.risk,
         }
 
     def set_training_mode(self, mode: bool) -> None:

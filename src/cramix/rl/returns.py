@@ -118,6 +118,8 @@ class Returns(nn.Module, ABC):
 
     # Learning rate of the layers that predict weights, relative to the others.
     fraction_factor: ClassVar[float] = 1.0
+    # Whether it predicts more than means.
+    distributional: ClassVar[bool] = True
 
     def __init__(self, features: int, actions: int, dueling: bool = False):
         super().__init__()

@@ -74,9 +74,10 @@ class Quantile:
 
 @dataclass(frozen=True)
 class CVaR:
-    """The mean of the worst fraction `level` of returns, `q - E(q - X)+ / level` at the quantile q.
+    """The mean of the worst fraction `level` of returns: the maximum of `q - E(q - X)+ / level`, at the quantile q.
 
-    This is flat at the quantile, so the error of q enters squared only.
+    Around a quantile where X has a density this is flat, so the error of q enters squared only. Around an atom it is
+    not, so the nearest atom is tried too.
     """
 
     level: float
@@ -85,8 +86,9 @@ class CVaR:
         """Return the means of the lower tails `(*batch)`."""
         if self.level == 1:
             return mean(p)
-        quantile = _quantile(p, self.level)  # torch 2.11 cannot compile a dataclass that is made here
-        return quantile - _shortfall(p)(quantile.unsqueeze(-1)).squeeze(-1) / self.level
+        quantile = _quantile(p, self.level).unsqueeze(-1)  # torch 2.11 cannot compile a dataclass that is made here
+        points = torch.cat([quantile, _nearest_atom(p, quantile)], -1)
+        return (points - _shortfall(p)(points) / self.level).amax(-1)
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,13 @@ _MEASURES: dict[str, type[CVaR] | type[Expectile] | type[Quantile]] = {
 def _quantile(p: NormalMixture, level: float) -> Tensor:
     cdf, z = _cdf(p), _standard_quantile(level)  # the quantile of a mixture lies between those of its components
     return _root(_bracket(p, z, z), lambda x: cdf(x) < level)
+
+
+def _nearest_atom(p: NormalMixture, x: Tensor) -> Tensor:
+    """Return the atoms that are nearest to points `(*batch, 1)`; where there are none, the nearest means."""
+    away = (p.means - x).abs()
+    nearest = torch.where(p.scales > 0, float("inf"), away).argmin(-1, keepdim=True)
+    return p.means.gather(-1, nearest)
 
 
 @torch.compiler.assume_constant_result

@@ -66,6 +66,12 @@ def _fraction(name: str, value: Any) -> Any:
     return value
 
 
+def _class(name: str, value: Any) -> Any:
+    if not isinstance(value, type):
+        raise ValueError(f"{name} must be a class; got {value!r}. The default is None.")
+    return value
+
+
 def _train_freq(name: str, value: Any) -> TrainFreq:
     every = tuple(value) if isinstance(value, tuple | list) else (value, "step")
     units = {unit.value: unit for unit in TrainFrequencyUnit} | {unit: unit for unit in TrainFrequencyUnit}
@@ -102,7 +108,9 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "learning_rate": _rate,
     "fraction_learning_rate": partial(_optional, partial(_number, False)),
     "max_grad_norm": partial(_optional, partial(_number, True)),
-    **dict.fromkeys(("final_learning_rate", "tau", "gamma"), _fraction),
+    **dict.fromkeys(("final_learning_rate", "gamma"), _fraction),
+    "tau": partial(_optional, _fraction),
+    "replay_buffer_class": partial(_optional, _class),
     **dict.fromkeys(("exploration_fraction", "exploration_initial_eps", "exploration_final_eps"), _fraction),
     "train_freq": _train_freq,
     "return_scale": _return_scale,

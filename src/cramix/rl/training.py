@@ -223,8 +223,8 @@ def _start(run: Run, folder: Path, env: Any) -> tuple[DistributionalDQN, list[di
             policy = "CnnPolicy"
         try:
             model = algorithm(policy, env, seed=run.seed, **algorithm.preset(run.preset, **run.settings))
-        except TypeError as error:  # unknown names
-            raise ValueError(f"{run.algo}: {error}") from error
+        except (TypeError, RuntimeError) as error:  # unknown names, or devices
+            raise ValueError(f"{run.algo}: {str(error).partition(chr(10))[0]}") from error
         if run.envs > 1:
             keep_pace(model)
         return model, []

@@ -12,7 +12,15 @@ from torch import Tensor
 
 from cramix.mixture import NormalMixture
 from cramix.rl.environments import is_atari, make_env
-from cramix.rl.evaluation import FIRST_SEED, MAX_UNKNOWN, discounted_returns, expected_return, stack
+from cramix.rl.evaluation import (
+    FIRST_SEED,
+    MAX_UNKNOWN,
+    discounted_returns,
+    expected_return,
+    normalized,
+    reward_in_training,
+    stack,
+)
 from cramix.rl.exploration import Exploration
 from cramix.rl.masks import mask_of
 
@@ -102,7 +110,7 @@ def _play(
     random: bool,
     clips: bool,
 ) -> Trajectories:
-    normalizer: Any = model.get_vec_normalize_env()
+    normalizer = model.get_vec_normalize_env()
     exploration = Exploration(int(model.action_space.n), np.random.SeedSequence([seed, 1]))  # type: ignore[attr-defined]
     observations: list[Any] = [e.reset(seed=FIRST_SEED + seed + i)[0] for i, e in enumerate(envs)]
     record = _Record([], [], [], [[] for _ in envs])
@@ -111,7 +119,7 @@ def _play(
     playing = np.arange(len(envs))
     step = 0
     while len(playing):
-        observed = _observed([observations[i] for i in playing], normalizer)
+        observed = normalized(stack([observations[i] for i in playing]), normalizer)
         actions = np.asarray(model.predict(observed, deterministic=True, risk=risk)[0])
         if random and (deviates := starts[playing] == step).any():
             actions = np.where(deviates, _others(actions, model, mask_of(observed), exploration), actions)
@@ -121,14 +129,12 @@ def _play(
         still = []
         for i, action in zip(playing, actions, strict=True):
             observations[i], reward, terminated, truncated, _ = envs[i].step(int(action))
-            value = float(reward)
-            scores[i] += value
-            value = float(np.sign(value)) if clips else value  # as in training, which predictions are about
-            record.rewards[i].append(value if normalizer is None else normalizer.normalize_reward(np.array([value]))[0])
+            scores[i] += float(reward)
+            record.rewards[i].append(reward_in_training(float(reward), clips, normalizer))
             if not (terminated or truncated):
                 still.append(i)
             elif not terminated:
-                ends[i] = expected_return(model, _observed([observations[i]], normalizer))
+                ends[i] = expected_return(model, normalized(stack([observations[i]]), normalizer))
         playing = np.array(still, int)
         step += 1
     return _arrange(record, ends, scores, starts, random, model.gamma)
@@ -142,11 +148,6 @@ def _others(
     same = np.arange(exploration.actions) == (actions - first)[:, None]
     allowed = ~same if mask is None else np.asarray(mask, bool) & ~same
     return np.where(allowed.any(-1), exploration.random(len(actions), allowed) + first, actions)
-
-
-def _observed(observations: list[Any], normalizer: Any) -> Any:
-    together = stack(observations)
-    return together if normalizer is None else normalizer.normalize_obs(together)
 
 
 def _predict(model: DistributionalDQN, observed: Any) -> tuple[Tensor, ...]:

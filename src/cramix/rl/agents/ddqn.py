@@ -13,6 +13,7 @@ from cramix.rl.returns import ActionLinear, Parts, Returns
 class ExpectedReturns(Returns):
     """One number for every action, the expected return: a distribution with a single atom."""
 
+    distributional = False
     ones: Tensor
 
     def __init__(self, features: int, actions: int, dueling: bool = False):
