@@ -47,15 +47,19 @@ def main(
     out: Out = Path("risk"),
     env: Annotated[list[str] | None, typer.Option(help="Only this environment; may be repeated.")] = None,
     seeds: Annotated[int, typer.Option(help="Seeds of each agent.", min=2)] = 10,
+    first_seed: Annotated[int, typer.Option(help="The first of them.", min=0)] = 0,
     steps: Annotated[int, typer.Option(help="Environment steps of a run.", min=1)] = 200_000,
+    preconditioned: Annotated[
+        bool, typer.Option("--preconditioned/--plain", help="Whether gradients are divided by weights.")
+    ] = True,
     workers: Workers = 1,
 ) -> None:
     """Train agents by the mean and by CVaR in small stochastic environments, and compare their returns (25 minutes)."""
     out.mkdir(parents=True, exist_ok=True)
     names = [name for name in ENVS if env is None or name in env]
     jobs = {
-        f"{name}-{risk.partition(':')[0]}-{seed}": (name, risk, seed, steps, str(out))
-        for seed in range(seeds)
+        f"{name}-{risk.partition(':')[0]}-{seed}": (name, risk, seed, steps, preconditioned, str(out))
+        for seed in range(first_seed, first_seed + seeds)
         for name in names
         for risk in ("mean", RISK)
     }
@@ -71,11 +75,12 @@ def main(
     print(text)
 
 
-def _run(name: str, risk: str, seed: int, steps: int, out: str) -> None:
+def _run(name: str, risk: str, seed: int, steps: int, preconditioned: bool, out: str) -> None:
     """Train an agent, play it, and write the statistics of its returns."""
     torch.set_num_threads(1)
     envs = make_vec_env(lambda: gymnasium.make(ENVS[name], start=None), n_envs=64)
-    model = GMDQN("MlpPolicy", envs, seed=seed, device="cpu", risk=risk, **_SETTINGS).learn(steps)
+    settings = {"risk": risk, "returns": {"preconditioned": preconditioned}, **_SETTINGS}
+    model = GMDQN("MlpPolicy", envs, seed=seed, device="cpu", **settings).learn(steps)
     rows = []
     for arm, (learns, acts) in ARMS.items():
         if learns == risk:

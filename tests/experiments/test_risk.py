@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,15 @@ def test_where_exact_cvar_pays_and_where_it_does_not() -> None:
     assert gains[Cliff] > 5
     assert gains[Trading] > 1.5
     assert gains[Inventory] < -0.3
+
+
+@pytest.mark.slow
+def test_an_agent_that_learns_by_cvar_sees_rare_crashes(tmp_path: Path) -> None:
+    """It invests where no crash is due, as the exact policy does, whose mean is 1.00 and whose CVaR is 0.25."""
+    risk._run("Trading", risk.RISK, 100, 200_000, True, str(tmp_path))
+    (row,) = json.loads(next(tmp_path.glob("*.json")).read_text())
+    assert row["mean"] > 0.5
+    assert row["cvar"] > 0.05
 
 
 def test_the_command_writes_a_row_for_every_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
