@@ -22,6 +22,7 @@ from cramix.rl import (
     calibrate,
     evaluate_calibration,
 )
+from cramix.rl.calibration import loses_by_risk
 from cramix.rl.evaluation import evaluate
 from cramix.rl.trajectories import play_trajectories
 from tests.refusals import refuses
@@ -270,3 +271,33 @@ def test_the_plot_shows_the_figures(tmp_path):
     assert np.mean(np.square(predicted)) == pytest.approx(measured.deviation**2)
     assert np.mean(np.square(realised)) == pytest.approx(measured.error**2)
     assert np.mean(scores) == pytest.approx(float(measured.crps.mean()))
+
+
+class Second(Dice):
+    """Action 0 is the better one."""
+
+    def step(self, action):
+        return super().step(1 - action)
+
+
+@pytest.mark.parametrize(("env", "loses"), [(Dice, True), (Second, False)])
+def test_spreads_that_mislead_are_found_by_acting(env, loses):
+    """Action 1 has a slightly larger mean and spread; by CVaR it is better only if the actions share a spread."""
+    model = agent(env)
+    for member in model.q_net.each:
+        layer = member[1]
+        for linear in (layer.logits.actions, layer.values.actions):
+            torch.nn.init.zeros_(linear.weight)
+            torch.nn.init.zeros_(linear.bias)
+        means = torch.tensor([[0.0], [0.2]]).expand(2, 3)
+        scales = torch.tensor([[2.7], [3.0]]).expm1().log().expand(2, 3)  # before the softplus
+        layer.values.actions.bias.data.copy_(torch.cat([means, scales], 1).flatten())
+    recalibration = model.policy.recalibration
+    recalibration.width.fill_(1.0)
+    recalibration.active = True
+    seen = np.zeros((1, 2), np.float32)
+    for doubt, best in ((0.0, 0), (0.2, 1)):
+        recalibration.doubt.fill_(doubt)
+        assert model.predict(seen, deterministic=True, risk="cvar:0.25")[0] == best
+    assert loses_by_risk(model, env, 8, 0) is loses
+    assert recalibration.doubt == 0

@@ -20,8 +20,8 @@ from torch import Tensor
 from cramix.checks import check_integer
 from cramix.loss.per_observation import crps
 from cramix.mixture import NormalMixture
-from cramix.rl.evaluation import MAX_UNKNOWN
-from cramix.rl.recalibration import select
+from cramix.rl.evaluation import MAX_UNKNOWN, evaluate
+from cramix.rl.recalibration import PRIOR_DOUBT, select
 from cramix.rl.trajectories import Trajectories, play_trajectories
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ _SEED = 1_500_000_000
 MIN_EPISODES = 16
 # One episode in so many is played without exploration; every second of them validates the recalibration.
 _GREEDY = 4
+# One episode in so many is played by CVaR of this level, with each of two values of `doubt`.
+_PLAYED_BY_RISK, _LEVEL = 8, 0.25
 
 
 class ReturnCalibration(NamedTuple):
@@ -180,6 +182,9 @@ def calibrate(
     half of it for validation. If the CRPS there does not fall by more than its standard error, the agent is left
     without recalibration.
 
+    If the episodes show that nearly equal actions differ in their spread, an eighth as many more are played by CVaR,
+    once with spreads of their own and once with a shared one, and the better way is kept.
+
     Learning on removes the recalibration, because the network is no longer the same.
 
     Args:
@@ -233,6 +238,8 @@ def _calibrate(
     layer.fit(raw.to(device), preferred, returns, seed, numbers)
     off = random.rows(random.off_policy)
     layer.fit_doubt(off.raw.to(device), *(x.to(device) for x in (off.preferred, off.actions, off.returns)))
+    if not layer.doubt and loses_by_risk(model, env, episodes // _PLAYED_BY_RISK, seed + episodes):
+        layer.doubt = torch.full_like(layer.doubt, PRIOR_DOUBT)
     after = compare(model, greedy)
     gains = torch.zeros(len(greedy.scores), dtype=torch.float64)
     gains = gains.index_add(0, greedy.episodes, before.crps - after.crps)[greedy.episodes[held_out].unique()]
@@ -240,6 +247,20 @@ def _calibrate(
         layer.clear()
         after = before
     return after.where(held_out)
+
+
+def loses_by_risk(model: DistributionalDQN, env: str | Callable[[], gymnasium.Env], episodes: int, seed: int) -> bool:
+    """Whether agents that act by CVaR reach less of it with spreads of their own than with a shared one.
+
+    Acting by risk selects actions whose spreads are too small by mistake, which averages over actions do not show.
+    """
+    layer, worst = model.policy.recalibration, []
+    for doubt in (0.0, PRIOR_DOUBT):
+        layer.doubt = torch.full_like(layer.doubt, doubt)
+        scores = np.sort(evaluate(model, env, episodes, seed=_SEED + seed, risk=f"cvar:{_LEVEL}"))
+        worst.append(scores[: max(1, round(_LEVEL * episodes))].mean())
+    layer.doubt = torch.zeros_like(layer.doubt)
+    return bool(worst[0] < worst[1])
 
 
 def _require_spread(model: DistributionalDQN, has_spread: bool) -> None:

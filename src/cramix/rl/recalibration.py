@@ -26,7 +26,7 @@ _PENALTY_OF_FEW = 5.0
 _LIMIT = 3.0
 # Candidates of `doubt`, and its value where the data do not decide.
 _DOUBTS = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-_PRIOR_DOUBT = 0.2
+PRIOR_DOUBT = 0.2
 # Fewer actions off the policy say too little about the spread of such actions.
 _MIN_OFF_POLICY = 30
 _BUFFERS = (
@@ -226,7 +226,7 @@ class Recalibration(nn.Module):
         and a likelihood by a few failed episodes.
 
         A value is chosen if it is better than 0 by at least twice the standard error of the gain, and 0 if it is better
-        than `_PRIOR_DOUBT` by as much. If neither is so, `doubt` is `_PRIOR_DOUBT`: acting by CVaR then differs less
+        than `PRIOR_DOUBT` by as much. If neither is so, `doubt` is `PRIOR_DOUBT`: acting by CVaR then differs less
         from acting by the mean, which is the smaller mistake.
 
         Args:
@@ -236,7 +236,7 @@ class Recalibration(nn.Module):
             returns: realised, `(n)`.
         """
         rows = (actions != preferred).nonzero().squeeze(-1)
-        self.doubt = torch.full_like(self.doubt, _PRIOR_DOUBT)
+        self.doubt = torch.full_like(self.doubt, PRIOR_DOUBT)
         if len(rows) < _MIN_OFF_POLICY:
             return
         raw, preferred, actions = raw[rows], preferred[rows], actions[rows]
@@ -249,8 +249,8 @@ class Recalibration(nn.Module):
             misfits.append((log_ratio - log_ratio.median()).abs())
         gains = torch.stack([misfits[0] - x for x in misfits])  # (doubts, n), over a doubt of 0
         mean, error = gains.mean(-1), gains.std(-1) / len(rows) ** 0.5
-        best, prior = int(mean.argmax()), _DOUBTS.index(_PRIOR_DOUBT)
-        chosen = _PRIOR_DOUBT
+        best, prior = int(mean.argmax()), _DOUBTS.index(PRIOR_DOUBT)
+        chosen = PRIOR_DOUBT
         if mean[best] > 2 * error[best]:
             chosen = _DOUBTS[best]
         elif mean[prior] < -2 * error[prior]:
