@@ -222,7 +222,7 @@ def load(cls: type[Model], path: str | os.PathLike | BinaryIO, env: Any, device:
         model._setup_model()
     with _consistent(path, changes, RuntimeError):
         policy = model.policy
-        policy.to(next(x.dtype for name, x in networks.items() if name.startswith(_ONLINE)))
+        policy.to(next((x.dtype for name, x in networks.items() if name.startswith(_ONLINE)), torch.float32))
         policy.load_state_dict(networks)
         if optimizer == (type(policy.optimizer).__name__, policy.optimizer_kwargs):
             restore_optimizer(policy.optimizer, state, dict(policy.q_net.named_parameters()))
