@@ -37,7 +37,7 @@ RISKS = {CALM: ("cvar:0.25", "quantile:0.5"), WINDY: ("mean", "cvar:0.5")}
 # The environment of each part, and its algorithms and settings by name.
 PARTS: dict[str, tuple[str, dict[str, tuple[str, dict[str, Any]]]]] = {
     "calm": (CALM, {"gmdqn": ("gmdqn", {})}),
-    "plain": (CALM, {"plain": ("gmdqn", {"returns": {"preconditioned": False}})}),
+    "preconditioned": (CALM, {"preconditioned": ("gmdqn", {"returns": {"preconditioned": True}})}),
     "windy": (WINDY, {"gmdqn": ("gmdqn", {}), "learns by CVaR": ("gmdqn", {"risk": "cvar:0.5"})}),
     "rivals": (CALM, {"qrdqn": ("qrdqn", {}), "ddqn": ("ddqn", {})}),
     "ways": (
@@ -90,7 +90,9 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder of the results; finished runs are not repeated.")] = Path(
         "landings"
     ),
-    part: Annotated[list[str] | None, typer.Option(help="calm, plain, windy, rivals or ways; may be repeated.")] = None,
+    part: Annotated[
+        list[str] | None, typer.Option(help="calm, preconditioned, windy, rivals or ways; may be repeated.")
+    ] = None,
     workers: Annotated[int, typer.Option(help="Processes at a time, of one core each.", min=1)] = 1,
     minutes: Annotated[float, typer.Option(help="Time limit; runs that cannot end before it do not start.")] = 23.0,
     steps: Steps = 300_000,

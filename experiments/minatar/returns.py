@@ -18,7 +18,7 @@ from cramix.distance.cramer.distance import cramer_squared
 from cramix.distance.likelihood import negative_log_likelihood
 from cramix.loss.cross_entropy import nodes_of
 from cramix.mixture import NormalMixture
-from cramix.nn.parametrization import mixture_parameters, precondition
+from cramix.nn.parametrization import mixture_parameters
 
 # The weight `(runs, members, inputs, outputs)` and the bias `(runs, members, 1, outputs)` of each layer, by name.
 Layers = dict[str, tuple[Tensor, Tensor]]
@@ -225,8 +225,7 @@ class CramerReturns(GaussianReturns):
     """GMDQN: the loss is the squared Cramér distance to the target."""
 
     def loss(self, prediction: Distribution, target: Distribution) -> Tensor:  # noqa: D102
-        means, scales = precondition(*prediction[:3])
-        return cramer_squared(prediction._replace(means=means, scales=scales).mixture(), target.mixture())
+        return cramer_squared(prediction.mixture(), target.mixture())
 
 
 class LikelihoodReturns(GaussianReturns):

@@ -105,7 +105,7 @@ def test_a_file_does_not_change_with_defaults(tmp_path, monkeypatch):
     network = {"net_arch": [128, 128], "activation_fn": {"torch.nn": "ReLU"}, "layer_norm": False, "dueling": False}
     assert words["policy_kwargs"] == {**network, "members": 3, "features_dtype": "float32"}
     mixtures = {"n_components": 3, "scales": "softplus", "min_scale": 0.0, "penalty_factor": 10.0}
-    assert words["returns"] == {**mixtures, "preconditioned": True}
+    assert words["returns"] == {**mixtures, "preconditioned": False}
     monkeypatch.setattr(MlpPolicy, "default_arch", (7,))
     monkeypatch.setitem(CramerReturns.__init__.__kwdefaults__, "n_components", 5)
     again = GMDQN.load(tmp_path / "agent.zip")

@@ -119,10 +119,6 @@ def test_preconditioning_is_an_option_of_all_losses(kind):
         torch.testing.assert_close(slopes[True][i], gain * slopes[False][i])
 
 
-def test_only_gmdqn_is_preconditioned_by_default():
-    assert [kind.defaults()["preconditioned"] for kind in HEADS] == [True, False, False]
-
-
 @pytest.mark.parametrize("dueling", [False, True])
 def test_distributions_are_valid_and_components_start_apart(dueling):
     torch.manual_seed(0)

@@ -102,14 +102,7 @@ class GaussianReturns(Returns):
 
 
 class CramerReturns(GaussianReturns):
-    """Gaussian mixtures; the loss is `C2^2` to the target, in closed form (docs/math.md, eq. 4).
-
-    `preconditioned` is true unless it is given.
-    """
-
-    @classmethod
-    def defaults(cls) -> dict[str, Any]:  # noqa: D102
-        return {**super().defaults(), "preconditioned": True}
+    """Gaussian mixtures; the loss is `C2^2` to the target, in closed form (docs/math.md, eq. 4)."""
 
     def loss(self, prediction: Parts, target: Parts) -> Tensor:  # noqa: D102
         return cramer_squared(self.learned(prediction), target.mixture())
@@ -149,7 +142,7 @@ class GMDQN(DistributionalDQN):
                 "members": 1,
                 "optimizer_class": "Lion",
             },
-            "returns": {"n_components": 3, "scales": "penalty", "penalty_factor": 10.0, "preconditioned": False},
+            "returns": {"n_components": 3, "scales": "penalty", "penalty_factor": 10.0},
         },
     }
 
